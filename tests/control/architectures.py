@@ -29,60 +29,43 @@ MOST_LAYERS, VOCABULARY, LENGTH = 4, 64, 12
 WIDTH, HEADS, HEAD = 32, 4, 8
 TOLERANCE = 1e-5
 # Fields of configs, and the numbers that make a model small; a field that is 0 or None stays so.
-SIZES: list[tuple[int, str]] = [
-    (
-        WIDTH,
+SIZES: dict[int, str] = {
+    WIDTH: (
         "hidden_size d_model n_embd emb_dim embedding_size embedding_dim word_embed_proj_dim input_embedding_size "
-        "output_embedding_size cross_attention_hidden_size lru_width mamba_d_ssm backbone_hidden_size",
+        "output_embedding_size cross_attention_hidden_size lru_width mamba_d_ssm backbone_hidden_size"
     ),
-    (
-        HEADS,
+    HEADS: (
         "num_attention_heads n_head n_heads num_heads attention_heads decoder_attention_heads n_mamba_heads "
         "encoder_attention_heads num_decoder_attention_heads num_encoder_attention_heads linear_num_value_heads "
-        "linear_num_heads index_n_heads swa_num_attention_heads mamba_n_heads mamba_num_heads",
+        "linear_num_heads index_n_heads swa_num_attention_heads mamba_n_heads mamba_num_heads num_experts "
+        "num_local_experts n_routed_experts moe_num_experts"
     ),
-    (
-        HEAD,
+    HEAD: (
         "head_dim d_kv d_head dim_head kv_channels attention_head_dim attention_head_size swa_head_dim v_head_dim "
-        "global_head_dim qk_nope_head_dim qk_rope_head_dim linear_head_dim linear_key_head_dim linear_value_head_dim "
-        "rotary_dim mamba_d_state ssm_state_size state_size time_step_rank mamba_dt_rank",
+        "global_head_dim qk_nope_head_dim qk_rope_head_dim linear_head_dim linear_key_head_dim "
+        "linear_value_head_dim rotary_dim mamba_d_state ssm_state_size state_size time_step_rank mamba_dt_rank"
     ),
-    (
-        16,
+    16: (
         "intermediate_size moe_intermediate_size ffn_dim decoder_ffn_dim encoder_ffn_dim n_inner ffn_hidden_size "
         "d_inner expert_ffn_hidden_size shared_expert_intermediate_size dense_intermediate_size feed_forward_size "
         "dim_ff dff intermediate_size_mlp shared_intermediate_size moe_shared_expert_intermediate_size kv_lora_rank "
         "q_lora_rank o_lora_rank qk_head_dim index_head_dim mamba_d_head mamba_head_dim block_size index_block_size "
         "mamba_chunk_size chunk_size vocab_size_per_layer_input_ hidden_size_per_layer_input laurel_rank "
-        "shared_experts_intermediate_size adapter_rank router_hidden_size",
+        "shared_experts_intermediate_size adapter_rank router_hidden_size"
     ),
-    (
-        VOCABULARY,
+    VOCABULARY: (
         "vocab_size max_position_embeddings n_positions n_ctx max_seq_len unpadded_vocab_size decoder_vocab_size "
         "max_target_positions vocab_size_per_layer_input pronunciation_vocab_size shape_vocab_size "
-        "encoder_hash_byte_group_vocab ngram_vocab_size_base",
+        "encoder_hash_byte_group_vocab ngram_vocab_size_base"
     ),
-    (
-        4,
-        "num_experts num_local_experts n_routed_experts moe_num_experts",
-    ),
-    (
-        2,
+    2: (
         "num_key_value_heads num_kv_heads num_experts_per_tok num_experts_per_token moe_topk moe_k "
-        "swa_num_key_value_heads linear_num_key_heads mamba_n_groups n_groups index_topk index_topk_blocks",
+        "swa_num_key_value_heads linear_num_key_heads mamba_n_groups n_groups index_topk index_topk_blocks"
     ),
-    (1, "n_group topk_group num_expert_group first_k_dense_replace n_shared_experts"),
-]
-DEPTHS = [
-    "num_hidden_layers",
-    "n_layer",
-    "n_layers",
-    "num_layers",
-    "decoder_layers",
-    "encoder_layers",
-    "num_decoder_layers",
-]
-TINY = {field: size for size, fields in SIZES for field in fields.split()}
+    1: "n_group topk_group num_expert_group first_k_dense_replace n_shared_experts",
+}
+DEPTHS = "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers"
+TINY = {field: size for size, fields in SIZES.items() for field in fields.split()}
 HEAD_OF_PAGE = """# Control by architecture
 
 This page is for readers with a Hugging Face model. It says which controls act on it, and if not, why. Each model
@@ -158,7 +141,7 @@ def tiny_config(kind: type[Any], **given: Any) -> Any:
         first.setdefault(str([v[i] for v in by_layer.values()]), i)
     chosen = sorted(first.values())[:MOST_LAYERS]
     small: dict[str, Any] = {f: [v[i] for i in chosen] for f, v in by_layer.items()}
-    tiny = TINY | dict.fromkeys(DEPTHS, max(len(chosen), 1))
+    tiny = TINY | dict.fromkeys(DEPTHS.split(), max(len(chosen), 1))
     if fields.get("num_key_value_heads") == fields.get("num_attention_heads"):
         tiny["num_key_value_heads"] = HEADS
     for field, value in fields.items():

@@ -94,3 +94,25 @@ def disturbed(model: nn.Module, by: float) -> nn.Module:
     for parameter in model.parameters():
         parameter.data.add_(by * torch.randn_like(parameter))
     return model
+
+
+def loss_of(model: nn.Module, batch: Tensor) -> Tensor:
+    out = model(batch)
+    return (out[0] if isinstance(out, tuple) else out.logits).square().mean()
+
+
+def backward(model: nn.Module, seed: int) -> None:
+    model.zero_grad()
+    loss_of(model, tokens(seed)).backward()
+
+
+def give_gradients(model: nn.Module, step: int) -> None:
+    """Give random gradients to all parameters that are not frozen."""
+    generator = torch.Generator().manual_seed(step)
+    for parameter in model.parameters():
+        gradient = torch.randn(parameter.shape, generator=generator).to(parameter)
+        parameter.grad = gradient if parameter.requires_grad else None
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}

@@ -4,14 +4,13 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from scaling import Observe, holds
-from subjects import small, tokens
+from subjects import of_family, small, tokens
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.optim import AdamW, Muon, Optimizer
@@ -274,6 +273,9 @@ def test_a_module_that_cannot_be_observed_is_refused() -> None:
     view = query_key_heads(model)[0]
     with pytest.raises(InputError, match=r"'own' must attend through .* Silent calls neither: add .*observe\(self"):
         LogitMaxima([DotProduct("own", silent, view.query, view.key, view.reads)])
+    theirs = query_key_heads(of_family("llama"))[0]
+    theirs.module.__class__ = type("Mine", (type(theirs.module),), {})  # a subclass of one that can be observed
+    LogitMaxima([theirs]).remove()
 
 
 def test_wrong_shapes_are_refused_where_a_control_needs_them() -> None:
@@ -304,73 +306,108 @@ def test_a_norm_that_is_a_function_is_not_overlooked() -> None:
         query_key_heads(made(NormedAttention))
 
 
-# torchtitan and Megatron are no dependencies of the tests.
-TITAN = "install torchtitan==0.3.0 to test its own attention"
-MEGATRON = "install megatron-core==0.16.1 to test its own attention"
-THEIR_WARNINGS = pytest.mark.filterwarnings("ignore")
+# torchtitan and Megatron are no dependencies of the tests, so modules with the structure of their attention stand in.
 
 
-def titan_attention(fuse: bool) -> nn.Module:
-    pytest.importorskip("torchtitan", reason=TITAN)
-    from torchtitan.models.common import ComplexRoPE
-    from torchtitan.models.common.attention import ScaledDotProductAttention
-    from torchtitan.models.common.config_utils import make_gqa_config
-
-    init = {"weight": lambda weight: nn.init.normal_(weight, std=0.3)}
-    return make_gqa_config(
-        dim=D,
-        n_heads=H,
-        n_kv_heads=2,
-        wqkv_param_init=init,
-        wo_param_init=init,
-        inner_attention=ScaledDotProductAttention.Config(),
-        fuse_qkv=fuse,
-        rope=ComplexRoPE.Config(dim=W, max_seq_len=64, theta=10000.0),
-    ).build()
+def by_group(rows: Tensor) -> list[Tensor]:
+    """Split rows [queries k v] of two groups into heads, B T H W."""
+    groups = rows.unflatten(-1, (2, H // 2 + 2, W))
+    return [groups[..., :-2, :].flatten(2, 3), groups[..., -2, :], groups[..., -1, :]]
 
 
-@THEIR_WARNINGS
-@pytest.mark.parametrize("fuse", [True, False])
-def test_torchtitan_attention(fuse: bool) -> None:
-    attention = titan_attention(fuse)
-    attention.init_states()
-    (view,) = query_key_heads(attention)
+class InnerAttention(nn.Module):
+    """A part that scores B T H W, and keeps what it scored. With a mask, it stands in for a kernel of a GPU."""
+
+    window_size = (2, 0)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, attention_masks: Any = None) -> Tensor:
+        self.q, self.k = q.transpose(1, 2).detach(), k.transpose(1, 2).detach()
+        if attention_masks is not None:
+            return torch.zeros_like(q)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2)
+
+
+class TitanAttention(nn.Module):
+    def __init__(self, fuse: bool) -> None:
+        super().__init__()
+        self.head_dim, self.n_heads, self.n_kv_heads = W, H, 2
+        widths = {"wqkv": (H + 4) * W} if fuse else {"wq": D, "wk": 2 * W, "wv": 2 * W}
+        self.qkv_linear = nn.ModuleDict({name: nn.Linear(D, width) for name, width in widths.items()})
+        self.inner_attention, self.wo = InnerAttention(), nn.Linear(D, D)
+
+    def forward(self, x: Tensor, masks: Any = None) -> Tensor:
+        parts = [linear(x) for linear in self.qkv_linear.values()]
+        heads = by_group(parts[0]) if len(parts) == 1 else [part.unflatten(-1, (-1, W)) for part in parts]
+        return self.wo(self.inner_attention(*heads, attention_masks=masks).flatten(2))
+
+
+class CoreAttention(nn.Module):
+    """Local attention that may divide the logits by the number of its layer, and multiply them in the softmax."""
+
+    def __init__(self, layer_number: int) -> None:
+        super().__init__()
+        self.softmax_scale = W**-0.5 / layer_number
+        self.scale_mask_softmax = SimpleNamespace(scale=layer_number if layer_number > 1 else None)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor) -> Tensor:
+        q, k, v = (x.permute(1, 2, 0, 3).repeat_interleave(H // x.shape[2], 1) for x in (q, k, v))  # from T B H W
+        logits = q @ k.mT * self.softmax_scale * (self.scale_mask_softmax.scale or 1)
+        self.logits = logits.masked_fill(attention_mask, float("-inf"))
+        return (self.logits.softmax(-1) @ v).permute(2, 0, 1, 3)
+
+
+class MegatronAttention(nn.Module):
+    def __init__(self, layer_number: int) -> None:
+        super().__init__()
+        self.num_attention_heads_per_partition, self.num_query_groups_per_partition = H, 2
+        self.hidden_size_per_attention_head = W
+        self.linear_qkv, self.linear_proj = nn.Linear(D, (H + 4) * W), nn.Linear(D, D)
+        self.core_attention = CoreAttention(layer_number)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.linear_proj(self.core_attention(*by_group(self.linear_qkv(x)), mask).flatten(2))
+
+
+@pytest.mark.parametrize("make", [lambda: TitanAttention(True), lambda: TitanAttention(False)])
+def test_the_structure_of_torchtitan(make: Callable[[], nn.Module]) -> None:
+    model = made(make)
+    (view,) = query_key_heads(model)
     assert isinstance(view, DotProduct)
     assert view.key.n_heads == 2
+    holds(view, observer(model, view, lambda: model(inputs())))
+    after, threshold = clip_on(model, lambda: model(inputs()))
+    assert (after <= threshold * BOUND).all()
+
+
+@pytest.mark.parametrize("layer_number", [1, 2])
+def test_the_structure_of_megatron(layer_number: int) -> None:
+    attention = MegatronAttention(layer_number)
+    (view,) = query_key_heads(attention)
 
     def run() -> Tensor:
-        return attention(inputs(), None)
+        return attention(inputs().transpose(0, 1), ~LOWER[None, None])
 
     holds(view, observer(attention, view, run))
+    (now,) = seen(attention, run)
+    torch.testing.assert_close(now, attention.core_attention.logits.detach().amax((0, 2, 3)))
     after, threshold = clip_on(attention, run)
     assert (after <= threshold * BOUND).all()
 
 
-@THEIR_WARNINGS
 def test_masks_of_torchtitan() -> None:
-    """Criterion: the maxima under a mask of flex attention, and of packed documents, are those of the allowed pairs.
-    The kernels train on a GPU only, so a part that returns its values stands in for them."""
-    attention = titan_attention(fuse=True)
-    attention.init_states()
+    """Criterion: the maxima under a mask of flex attention, and of packed documents, are those of the allowed pairs."""
     from torch.nn.attention.flex_attention import create_block_mask
-    from torchtitan.models.common.attention import VarlenMetadata, get_sliding_window_mask_mod
 
-    class Kernel(nn.Module):
-        window_size = (2, 0)
-
-        def forward(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-            self.q, self.k = (x.transpose(1, 2).detach() for x in (q, k))
-            return torch.zeros_like(q)
-
-    attention.inner_attention = kernel = Kernel()
-    flex = create_block_mask(get_sliding_window_mask_mod(3), None, None, T, T, device="cpu")
+    attention = TitanAttention(fuse=True)
+    flex = create_block_mask(lambda b, h, t, s: (t >= s) & (t - s < 3), None, None, T, T, device="cpu")
     starts = torch.tensor([0, 3, T, T + 5, 2 * T], dtype=torch.int32)
-    packed = VarlenMetadata(starts, starts, T, T)
+    packed = SimpleNamespace(cu_seq_q=starts)
     near = LOWER & ~LOWER.roll(3, 0).tril(-3)
     document = torch.bucketize(torch.arange(B * T), starts, right=True).view(B, 1, T)
     for mask, allowed in ((flex, near), (packed, near & (document.mT == document)[:, None])):
         (now,) = seen(attention, lambda mask=mask: attention(inputs(), mask))
-        logits = W**-0.5 * kernel.q @ kernel.k.repeat_interleave(2, 1).mT
+        logits = W**-0.5 * attention.inner_attention.q @ attention.inner_attention.k.repeat_interleave(2, 1).mT
         torch.testing.assert_close(now, logits.masked_fill(~allowed, float("-inf")).amax((0, 2, 3)))
 
 
@@ -390,40 +427,12 @@ class Container(Optimizer):
             optimizer.zero_grad(set_to_none)
 
 
-def alike() -> tuple[nn.Module, Optimizer]:
-    model = small(qkv_bias=True)
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
-    others = [parameter for parameter in model.parameters() if parameter.ndim != 2]
-    return model, Container(Muon(matrices, lr=1e-2), AdamW(others, lr=1e-2))
-
-
-def of_torchtitan() -> tuple[nn.Module, Optimizer]:
-    """Return torchtitan's Llama 3 and its container, with an optimizer for matrices and another for the rest."""
-    pytest.importorskip("torchtitan", reason=TITAN)
-    from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig
-    from torchtitan.models.common.attention import ScaledDotProductAttention
-    from torchtitan.models.llama3 import llama3_configs
-
-    config = llama3_configs["debugmodel"](attn_backend="flex")
-    del config.layers[2:]
-    for layer in config.layers:
-        layer.attention.inner_attention = ScaledDotProductAttention.Config()  # flex attention trains on a GPU only
-    model = config.build()
-    model.init_states()
-    groups = [("norm", "Adam"), (".*", "AdamW")]
-    settings = OptimizersContainer.Config(
-        param_groups=[ParamGroupConfig(pattern=p, optimizer_name=o, optimizer_kwargs={"lr": 1e-2}) for p, o in groups],
-        implementation="for-loop",
-    )
-    return model, settings.build(model_parts=[model])
-
-
-@THEIR_WARNINGS
-@pytest.mark.parametrize("made_of", [alike, of_torchtitan])
-def test_two_lines_in_a_loop_of_torchtitan(made_of: Callable[[], tuple[nn.Module, Optimizer]]) -> None:
+def test_two_lines_in_a_loop_of_torchtitan() -> None:
     """Criterion: QuacK and QK-clip attach in one line each to a container of two optimizers, control every layer, and
     act once a step: clipped alone, without rates, no largest logit of the first layer passes the threshold again."""
-    model, optimizers = made_of()
+    model = small(qkv_bias=True)
+    matrices, others = ([p for p in model.parameters() if (p.ndim == 2) == is_matrix] for is_matrix in (True, False))
+    optimizers = Container(Muon(matrices, lr=1e-2), AdamW(others, lr=1e-2))
 
     quack = QuacK(model, optimizers)
     clip = QKClip(model, optimizers, threshold=0.05)
@@ -439,51 +448,3 @@ def test_two_lines_in_a_loop_of_torchtitan(made_of: Callable[[], tuple[nn.Module
     assert len(clip.last) == len(quack.rates) == 2
     assert clip.n_clipped > 0
     assert (next(iter(clip.last.values())).logits <= 0.05 * BOUND).all()
-
-
-@pytest.fixture(scope="module")
-def one_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    pytest.importorskip("megatron.core", reason=MEGATRON)
-    from megatron.core import parallel_state
-
-    store = tmp_path_factory.mktemp("group") / "store"
-    torch.distributed.init_process_group("gloo", f"file://{store}", rank=0, world_size=1)
-    parallel_state.initialize_model_parallel()
-    yield
-    parallel_state.destroy_model_parallel()
-    torch.distributed.destroy_process_group()
-
-
-@THEIR_WARNINGS
-@pytest.mark.parametrize("by_layer", [False, True])
-def test_megatron_attention(one_process: None, by_layer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Criterion: also where the logits are divided by the layer's number and multiplied in the softmax."""
-    from megatron.core import tensor_parallel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-    from megatron.core.transformer.transformer_config import TransformerConfig
-
-    # Their code asks for the current GPU and its random state.
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: "cpu")
-    monkeypatch.setattr(tensor_parallel, "get_cuda_rng_tracker", lambda: SimpleNamespace(fork=nullcontext))
-    config = TransformerConfig(
-        num_layers=2,
-        hidden_size=D,
-        num_attention_heads=H,
-        num_query_groups=2,
-        use_cpu_initialization=True,
-        attention_dropout=0.0,
-        apply_query_key_layer_scaling=by_layer,
-        masked_softmax_fusion=False,
-        add_qkv_bias=True,
-    )
-    spec = get_gpt_layer_local_spec().submodules.self_attention
-    attention = spec.module(config, spec.submodules, layer_number=2, **spec.params)
-    (view,) = query_key_heads(attention)
-    mask = ~LOWER[None, None]
-
-    def run() -> Tensor:
-        return attention(inputs().transpose(0, 1), mask)[0]
-
-    holds(view, observer(attention, view, run))
-    after, threshold = clip_on(attention, run)
-    assert (after <= threshold * BOUND).all()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from attractor.control.local_rows import HeadBlock, LocalRows, _blocks, allocate_copies
+from attractor.control.local_rows import HeadBlock, LocalRows, allocate_copies, head_blocks
 from attractor.control.norms import NORMS, FrobeniusNorm, SpectralNorm
 from attractor.control.views import Rows
 
@@ -141,7 +141,7 @@ def test_processes_hold_every_row_of_every_head_exactly_once(
     edges = [0, *sorted(cuts), 105]
     found: list[tuple[int, int]] = []
     for begin, end in pairwise(edges):
-        for block in _blocks(rows, begin, end - begin):
+        for block in head_blocks(rows, begin, end - begin):
             view = block.of(rows.weight.detach()[begin:end])
             for head, values in zip(range(block.heads.start, block.heads.stop), view, strict=True):
                 places = range(block.rows.start, block.rows.stop)

@@ -1,5 +1,6 @@
-"""Only processes that train the same layers clip each other, however a model is spread over them.
+"""However a model is spread over processes, the controls compute what one process with the same layers computes.
 
+Each process trains on a batch of its own or on the same one. Only processes that train the same layers clip each other.
 Two processes and four run all cases together, and this process runs their counterparts alone.
 """
 
@@ -12,15 +13,49 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from subjects import of_family, small, tokens
+from subjects import loss_of, of_family, small, tokens
 from torch import Tensor, nn
 
-from attractor.control import QKClip, QuacK, query_key_heads
+from attractor.attention import PRESETS
+from attractor.control import NORMS, QKClip, QuacK, query_key_heads
 from attractor.control.process_groups import groups_of
 from attractor.errors import InputError
 from several_processes import join_group, together
 
 N_STEPS, THRESHOLD = 3, 0.5
+
+
+SPREAD: dict[str, dict[str, Any]] = {
+    "standard": {"qkv_bias": True},
+    "gqa": {"n_kv_heads": 2},
+    "mla": {"attention": "mla"},
+    "mla with norms": {"attention": PRESETS["mla"].replace(latent_norm=True)},
+    "differential": {"attention": "differential"},
+    "cut heads": {"d_model": 20, "n_heads": 5, "attention": PRESETS["standard"].replace(qkv_bias=True)},  # by FSDP2
+    "gpt2": {},  # whose heads are columns
+}
+SHARING = ("ddp", "fsdp", "columns")  # whole models; shards of rows; shards of columns
+
+
+def spread_model(case: str) -> nn.Module:
+    model = of_family("gpt2") if case == "gpt2" else small(**SPREAD[case])
+    for number, parameter in enumerate(model.parameters()):
+        generator = torch.Generator().manual_seed(number)
+        parameter.data.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def spread(model: nn.Module, sharing: str, **placed: Any) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard
+
+    if sharing == "ddp":
+        return nn.parallel.DistributedDataParallel(model)
+    if sharing == "columns":
+        placed |= {"shard_placement_fn": lambda parameter: Shard(parameter.ndim - 1)}
+    for block in blocks_of(model):
+        fully_shard(block, **placed)
+    return fully_shard(model, **placed)
 
 
 def stage(number: int, n_layers: int = 2) -> nn.Module:
@@ -31,16 +66,14 @@ def stage(number: int, n_layers: int = 2) -> nn.Module:
     return model
 
 
-def loss_of(model: nn.Module, batch: Tensor) -> Tensor:
-    out = model(batch)
-    return (out[0] if isinstance(out, tuple) else out.logits).square().mean()
-
-
-def train(model: nn.Module, batches: Callable[[int], list[Tensor]], process_group: Any = None) -> dict[str, Tensor]:
+def train(
+    model: nn.Module, batches: Callable[[int], list[Tensor]], process_group: Any = None, norm: str = "frobenius"
+) -> dict[str, Tensor]:
     """Train on the mean loss of each step's batches with both controls; return the weights, and the rates and maxima of
     the last step."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    quack, clip = QuacK(model, optimizer, tau=0.7), QKClip(model, optimizer, THRESHOLD, process_group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)  # Adam would magnify the rounding of small gradients
+    quack = QuacK(model, optimizer, tau=0.7, norm=norm)
+    clip = QKClip(model, optimizer, THRESHOLD, process_group)
     for step in range(N_STEPS):
         optimizer.zero_grad()
         for batch in batches(step):
@@ -51,6 +84,7 @@ def train(model: nn.Module, batches: Callable[[int], list[Tensor]], process_grou
     for layer, maxima in clip.last.items():
         outcome |= {f"maxima of {layer}": maxima.logits, f"exact of {layer}": maxima.exact}
         outcome |= {f"rates of {part} of {layer}": rates for part, rates in quack.rates[layer].items()}
+        outcome |= {f"{part} of {layer} at first": x for part, x in quack.state_dict()["initial"][layer].items()}
     outcome["n_clipped"] = torch.tensor(clip.n_clipped)
     clip.remove()
     quack.remove()
@@ -71,15 +105,9 @@ def columns(model: nn.Module, mesh: Any) -> nn.Module:
 
 
 def blocks_of(model: nn.Module) -> Any:
+    if hasattr(model, "transformer"):
+        return model.transformer.h  # type: ignore[union-attr]
     return model.blocks if hasattr(model, "blocks") else model.model.layers  # type: ignore[union-attr]
-
-
-def sharded(model: nn.Module, mesh: Any) -> nn.Module:
-    from torch.distributed.fsdp import fully_shard
-
-    for block in blocks_of(model):
-        fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
 
 
 def by_plan(family: str, folder: Path) -> nn.Module:
@@ -100,6 +128,13 @@ TENSOR_PARALLEL: dict[str, Callable[[], nn.Module]] = {
     "qwen2 by plan": lambda: of_family("qwen2"),
     "deepseek-v2 by plan": lambda: of_family("deepseek-v2"),
 }
+
+
+ON_TWO = [(case, sharing, norm) for case in SPREAD for sharing in SHARING for norm in NORMS]
+
+
+def both(step: int) -> list[Tensor]:
+    return [tokens(2 * step), tokens(2 * step + 1)]
 
 
 def same(step: int) -> list[Tensor]:
@@ -123,6 +158,9 @@ def two_processes(rank: int, folder: Path) -> dict[str, Any]:
     for name, build in TENSOR_PARALLEL.items():
         model = by_plan(name.split()[0], folder) if "plan" in name else columns(build(), mesh)
         outcomes[name] = train(model, same)
+    for case, sharing, norm in ON_TWO:
+        own = spread(spread_model(case), sharing)
+        outcomes[f"{case}, {sharing}, {norm}"] = train(own, lambda step: [tokens(2 * step + rank)], norm=norm)
     return outcomes
 
 
@@ -136,12 +174,12 @@ def four_processes(rank: int, folder: Path) -> dict[str, Any]:
     def mine(step: int) -> list[Tensor]:
         return [tokens(2 * step + data.get_local_rank())]
 
-    outcomes["fsdp x tensor"] = train(sharded(columns(of_family("llama"), tensor), data), mine)
+    outcomes["fsdp x tensor"] = train(spread(columns(of_family("llama"), tensor), "fsdp", mesh=data), mine)
     split = columns(of_family("llama"), tensor)
     with pytest.raises(InputError) as refused:
         QKClip(split, torch.optim.SGD(split.parameters(), lr=0.1))
     outcomes["tensor alone"] = str(refused.value)
-    outcomes["hsdp"] = train(sharded(of_family("llama"), mesh), lambda step: [tokens(4 * step + rank)])
+    outcomes["hsdp"] = train(spread(of_family("llama"), "fsdp", mesh=mesh), lambda step: [tokens(4 * step + rank)])
     ddp = nn.parallel.DistributedDataParallel
     outcomes["stages of replicas"] = train(
         ddp(stage(rank % 2, n_layers=1 + rank % 2), process_group=data.get_group()), mine
@@ -170,11 +208,13 @@ ALONE: dict[str, Callable[[int], dict[str, Tensor]]] = {
     "sweep by group": lambda rank: train(stage(rank), same),
     "one model": lambda rank: train(stage(0), same),
     **{name: lambda rank, build=build: train(build(), same) for name, build in TENSOR_PARALLEL.items()},  # type: ignore[misc]
-    "fsdp x tensor": lambda rank: train(of_family("llama"), lambda step: [tokens(2 * step), tokens(2 * step + 1)]),
+    **{
+        f"{case}, {sharing}, {norm}": lambda rank, case=case, norm=norm: train(spread_model(case), both, norm=norm)  # type: ignore[misc]
+        for case, sharing, norm in ON_TWO
+    },
+    "fsdp x tensor": lambda rank: train(of_family("llama"), both),
     "hsdp": lambda rank: train(of_family("llama"), lambda step: [tokens(4 * step + part) for part in range(4)]),
-    "stages of replicas": lambda rank: train(
-        stage(rank % 2, n_layers=1 + rank % 2), lambda step: [tokens(2 * step), tokens(2 * step + 1)]
-    ),
+    "stages of replicas": lambda rank: train(stage(rank % 2, n_layers=1 + rank % 2), both),
 }
 ON_FOUR = ("fsdp x tensor", "hsdp", "stages of replicas")
 
@@ -182,8 +222,8 @@ ON_FOUR = ("fsdp x tensor", "hsdp", "stages of replicas")
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ALONE)
 def test_every_process_holds_what_one_process_with_its_layers_computes(folder: Path, case: str) -> None:
-    """Criterion: weights, rates and maxima agree with those of one process that sees all batches and heads, and some
-    but not all heads were clipped."""
+    """Criterion: weights, rates, initial norms and maxima agree with those of one process that sees all batches and
+    heads, and some but not all heads were clipped."""
     size = 4 if case in ON_FOUR else 2
     for rank in range(size):
         outcome = torch.load(folder / f"{size} {rank}.pt", weights_only=True)[case]

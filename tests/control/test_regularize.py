@@ -301,6 +301,8 @@ def places(regularizer: Regularizer) -> set[tuple[str, str]]:
         ("energy-multi", {"name": "decay"}, "the score is decayed"),
         ("energy-multi", {"name": "gated"}, "the output is gated"),
         ("energy-single", {"name": "gated", "n_heads": 1}, "the output is gated"),
+        ("spectral", {"n_heads": 1, "orthogonal_values": True}, "orthogonal matrix"),
+        ("energy-single", {"n_heads": 1, "orthogonal_values": True}, "orthogonal matrix"),
     ],
 )
 def test_layers_without_the_weights_are_refused_with_the_reason(name: str, changes: dict[str, Any], says: str) -> None:
@@ -334,12 +336,6 @@ def test_orthogonal_values_stay_orthogonal_and_the_penalty_takes_the_matrix_that
     assert penalty().item() == pytest.approx(float((matrix - other.T).square().sum()))
     penalty().backward()
     assert layer.project.value.weight.grad.abs().max() > 0
-
-
-@pytest.mark.parametrize("name", ["spectral", "energy-single"])
-def test_penalties_of_the_stored_matrix_are_refused_with_orthogonal_values(name: str) -> None:
-    with pytest.raises(InputError, match="orthogonal matrix"):
-        REGULARIZERS[name](layer_of(n_heads=1, orthogonal_values=True))
 
 
 def test_orthogonal_values_need_a_square_matrix() -> None:

@@ -4,14 +4,13 @@ import warnings
 
 import pytest
 import torch
-from subjects import of_family, small, tokens
+from subjects import backward, of_family, small
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Muon, Optimizer
 
-from attractor.control import FixedRates, QKClip, QuacK, query_key_heads
+from attractor.control import QKClip, QuacK, query_key_heads
 from attractor.control.qk_clip import clipped_rows
 from attractor.control.quack import gains, scale
-from attractor.errors import InputError
 from tiers import fast_alone
 
 BIASED = ["hf qwen2", "hf gpt2", "hf gpt-neox", "hf llama-biased", "ours"]
@@ -27,16 +26,6 @@ def optimizers(model: nn.Module) -> tuple[Optimizer, Optimizer]:
     matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
     others = [parameter for parameter in model.parameters() if parameter.ndim != 2]
     return Muon(matrices, lr=0.02), AdamW(others, lr=0.02)
-
-
-def loss_of(model: nn.Module, seed: int) -> Tensor:
-    out = model(tokens(seed))
-    return (out[0] if isinstance(out, tuple) else out.logits).square().mean()
-
-
-def backward(model: nn.Module, seed: int) -> None:
-    model.zero_grad()
-    loss_of(model, seed).backward()
 
 
 class ByHand:
@@ -107,18 +96,6 @@ def test_muon_and_adamw_equal_the_update_by_hand(case: str, first: str) -> None:
     assert any(bias is not None for bias in biases)
 
 
-def test_the_clip_waits_for_the_last_optimizer_and_observations_last_until_then() -> None:
-    model = build("hf gpt2")
-    pair = optimizers(model)
-    clip = QKClip(model, pair, 0.1)
-    backward(model, 0)
-    pair[1].step()
-    assert not clip.last
-    pair[0].step()
-    assert clip.n_clipped > 0
-    assert all((of.logits > -torch.inf).all() for of in clip.last.values())
-
-
 def test_norms_are_those_before_the_first_step_of_a_round() -> None:
     """Criterion: keys that the first optimizer doubles do not change the rates that the second one takes its step at;
     in the next round they halve the rates of queries."""
@@ -177,28 +154,3 @@ def test_rates_are_measured_again_where_an_optimizer_steps_twice() -> None:
         rates.append(quack.rates["blocks.0.attention"]["query"])
     assert torch.equal(rates[0], torch.full((4,), TAU))
     assert (rates[1] != rates[0]).all()
-
-
-def test_a_list_is_attached_whole_or_not_at_all() -> None:
-    """Criterion: a wrapped optimizer in the list counts as itself; after a refusal neither optimizer has a hook."""
-    model = small(qkv_bias=True)
-    pair = optimizers(model)
-
-    class Wrapper:
-        def __init__(self, optimizer: Optimizer) -> None:
-            self.optimizer = optimizer
-
-    fixed = FixedRates(model, [Wrapper(pair[0]), pair[1]], 0.5)
-    assert fixed.optimizers == pair
-    with pytest.raises(InputError, match="which is attached"):
-        QuacK(model, [SGD(model.parameters(), lr=1.0), pair[1]])
-    fixed.remove()
-    with pytest.raises(InputError, match=r"the bias of query .* list of all optimizers"):
-        QuacK(model, pair[0])
-    with pytest.raises(InputError, match="list of all optimizers"):
-        QKClip(model, [pair[1]])
-    with pytest.raises(InputError, match="at least one"):
-        QuacK(model, [])
-    assert not any(hooks for one in pair for hooks in (one._optimizer_step_pre_hooks, one._optimizer_step_post_hooks))
-    QuacK(model, pair)
-    QKClip(model, pair)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from attractor.hf.card import Exported, escaped, model_card, plain
 from attractor.runs.run_folder import RunFolder
-from attractor.verdict.intervals import mean_interval
 
 TEXT = Exported("a-model", step=10, has_tokenizer=True)
 
@@ -32,8 +30,18 @@ def rows(text: str) -> dict[str, str]:
     return dict(re.findall(r"^\| (.+?) \| (.+) \|$", text, re.MULTILINE))
 
 
-def test_the_card_says_what_the_run_holds(fake_runs: Callable[..., list[RunFolder]]) -> None:
-    (run,) = fake_runs(standard=[1.6])
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    config = {"label": "standard", "seed": 0, "model": {"attention": "standard", "d_model": 64}, "lr": 2e-3}
+    run = RunFolder.create(tmp_path / "run", config)
+    for step in range(1, 11):
+        run.append({"step": step, "tokens": 100_000 * step, "valid_loss": 1.5 + 1 / step})
+    metric = {"name": "perplexity", "value": 4.95, "better": "lower"}
+    run.write_summary({"metric": metric, "n_parameters": 1_234_567, "steps": 10, "tokens": 1_000_000})
+    return run
+
+
+def test_the_card_says_what_the_run_holds(run: RunFolder) -> None:
     card = model_card(run, TEXT)
     assert head(card)["pipeline_tag"] == "text-generation"
     assert "standard" in head(card)["tags"]
@@ -45,26 +53,11 @@ def test_the_card_says_what_the_run_holds(fake_runs: Callable[..., list[RunFolde
     assert "One seed" in section(card, "Results")
 
 
-def test_results_are_those_of_the_exported_weights(fake_runs: Callable[..., list[RunFolder]]) -> None:
-    (run,) = fake_runs(standard=[1.6])
+def test_results_are_those_of_the_exported_weights(run: RunFolder) -> None:
     (line,) = [line for line in run.metrics() if line["step"] == 4 and "valid_loss" in line]
     card = model_card(run, Exported("a-model", step=4))
     assert rows(section(card, "Results"))["loss (nats)"] == f"{line['valid_loss']:.4g}"
     assert rows(section(card, "Training"))["exported weights are of step"] == "4"
-
-
-def test_seeds_give_an_interval_and_other_configurations_none(fake_runs: Callable[..., list[RunFolder]]) -> None:
-    runs = fake_runs(standard=[1.6, 1.7, 1.65], gated=[1.0, 1.1])
-    card = section(model_card(runs[0], TEXT), "Results")
-    interval = mean_interval([1.6, 1.7, 1.65])
-    assert escaped(f"{interval.mean:.4g} [{interval.low:.4g}, {interval.high:.4g}] (n = 3)") in card
-    assert "seeds 0, 1, 2" in card
-
-
-def test_a_damaged_neighbouring_run_is_ignored(fake_runs: Callable[..., list[RunFolder]]) -> None:
-    first, second = fake_runs(standard=[1.6, 1.7])
-    (second.path / "config.json").write_text("{")
-    assert "One seed" in section(model_card(first, TEXT), "Results")
 
 
 def test_unknown_values_are_left_out(tmp_path: Path) -> None:
@@ -163,7 +156,6 @@ def test_escaped_text_is_one_line_without_active_markup(text: str) -> None:
     assert not re.search(r"(?<!\\)(?:\\\\)*[`*_<|\[]", shown)
 
 
-def test_the_hub_accepts_the_metadata(fake_runs: Callable[..., list[RunFolder]]) -> None:
-    (run,) = fake_runs(standard=[1.6])
+def test_the_hub_accepts_the_metadata(run: RunFolder) -> None:
     read = ModelCard(model_card(run, TEXT))
     assert read.data.library_name == "transformers"

@@ -235,11 +235,6 @@ def test_every_mechanism_is_exported_or_refused_in_one_line(name: str) -> None:
             assert "\n" not in str(refused.value)
 
 
-def test_an_unknown_architecture_is_refused() -> None:
-    with pytest.raises(InputError, match="unknown format 'lama'; did you mean 'llama'"):
-        chosen_architecture("lama")
-
-
 @torch.no_grad()
 def test_the_command_writes_a_folder_without_code_and_says_how_to_load_it(tmp_path: Path) -> None:
     saved(tmp_path / "llama")

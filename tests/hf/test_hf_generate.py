@@ -8,38 +8,21 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
+from wrapped_models import CONFIGS, wrapped
 
-from attractor.attention import PRESETS
 from attractor.errors import InputError
 from attractor.hf.auto_classes import AttractorForCausalLM
 from attractor.hf.cache import CACHE_NAME, AttractorCache
-from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
-from attractor.models.config import ModelConfig
-from attractor.models.language_model import LanguageModel
 from tiers import tiered
 
-SMALL: dict[str, Any] = {"vocab_size": 61, "d_model": 32, "n_heads": 4, "d_ff": 48, "max_seq_len": 40}
-CONFIGS: dict[str, ModelConfig[LanguageModel]] = {
-    **{name: TransformerConfig(**SMALL, n_layers=2, positions="rope", attention=name) for name in PRESETS},
-    "learned": TransformerConfig(**SMALL, n_layers=2),
-    "fast-slow": FastSlowConfig(**SMALL),
-    "window": TransformerConfig(**SMALL, n_layers=2, positions="rope", window=4, global_layers="0"),
-    "fast-slow window": FastSlowConfig(**SMALL, window=4),
-    "itrsa": ItrSAConfig(**SMALL, causal=True, n_iterations=3),
-}
 CACHED = ("standard", "mla", "fast-slow", "window")
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [10]]
 N_NEW = 10
 
 
 def around(name: str) -> AttractorForCausalLM:
-    """Build the model of this name in Hugging Face's interface."""
-    model = CONFIGS[name].build(0).eval()
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():  # large weights open gates, vary the text and make choices clear
-        for parameter in model.parameters():
-            parameter += 0.4 * torch.randn(parameter.shape, generator=generator)
-    return AttractorForCausalLM.of(model, pad_token_id=0)
+    """Return the model of this name with large weights, which vary the text and make choices clear, and no end."""
+    return AttractorForCausalLM.of(wrapped(name, by=0.4).model, pad_token_id=0)
 
 
 def padded() -> dict[str, Tensor]:
@@ -213,4 +196,4 @@ def test_unsupported_uses_of_caches_are_refused() -> None:
     # Its first layer could forget, but must not, since the second cannot.
     assert [past.held.length, *(layer.length for layer in past.held.layers)] == [6, 6, 6]
     with pytest.raises(InputError, match="max_seq_len must be at least the sequence's length, got 40 for 41"):
-        greedy(around("learned"), input_ids=prompt, max_new_tokens=36)
+        greedy(around("untied"), input_ids=prompt, max_new_tokens=36)

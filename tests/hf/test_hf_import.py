@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from attractor.errors import InputError
 from attractor.hf.architectures import ARCHITECTURES, architecture
 from attractor.hf.import_models import import_model
 from attractor.hf.import_runs import TOKENIZER, import_run, missing_tokenizer_message
-from attractor.hf.safetensors import INDEX, SINGLE, StoredWeights
+from attractor.hf.safetensors import INDEX, SINGLE, StoredWeights, files_of
 from attractor.hf.tokenizers import as_fast_tokenizer
 from attractor.models import FastSlowConfig, TransformerConfig
 from attractor.models.config import ModelConfig
@@ -220,9 +221,9 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "encoder": (
         {"model_type": "bert"},
-        ["'bert': an encoder, whose positions see what comes after them; attractor imports, measures and evaluates"],
+        ["'bert': a model with an encoder, whose positions see what comes after them; attractor imports, measures"],
     ),
-    "encoder and decoder": ({"model_type": "t5"}, ["'t5': a model with an encoder, which reads another sequence"]),
+    "encoder and decoder": ({"model_type": "t5"}, ["'t5': a model with an encoder", "causal language models alone"]),
     "decoder as an encoder": (
         {"is_causal": False},
         ["is_causal must be true or left out", "got False", "causal language models alone"],
@@ -321,18 +322,14 @@ def test_malformed_fields_are_refused_by_name(name: str, llama: Path) -> None:
     assert_in_one_line(refused, [f"{name.strip()} must be ", "got "])
 
 
-@pytest.mark.parametrize("weight_map", [[], None])
-def test_an_index_without_names_is_refused(weight_map: Any, llama: Path) -> None:
-    (llama / SINGLE).unlink()
-    (llama / INDEX).write_text(json.dumps({"weight_map": weight_map}))
-    with pytest.raises(InputError, match=r"weight_map in .* must hold names of files"):
-        import_model(llama)
+OUT_OF_THE_FOLDER = [{"w": name} for name in ("../elsewhere.safetensors", "/etc/passwd", 3, ["a"])]
 
 
-def test_an_untied_model_without_its_readout_is_refused(llama: Path) -> None:
-    change_weights(llama, lambda weights: {name: w for name, w in weights.items() if name != "lm_head.weight"})
-    with pytest.raises(InputError, match=r"lm_head.weight must be in .* tie_word_embeddings is false, and is missing"):
-        import_model(llama)
+@pytest.mark.parametrize("weight_map", [[], None, *OUT_OF_THE_FOLDER])
+def test_an_index_without_names_or_that_leads_out_of_its_folder_is_refused(weight_map: Any, tmp_path: Path) -> None:
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(InputError, match=r"must hold names of files in its own folder"):
+        files_of(tmp_path)
 
 
 def test_a_readout_that_is_the_embedding_may_be_stored_beside_it(tmp_path: Path) -> None:
@@ -360,8 +357,13 @@ def test_a_readout_that_is_the_embedding_may_be_stored_beside_it(tmp_path: Path)
         ),
         (lambda folder: (folder / "config.json").write_text("{"), ["is damaged", "one JSON object"]),
         (lambda folder: (folder / "config.json").unlink(), ["must hold config.json with a model_type"]),
+        (
+            lambda folder: change_weights(folder, lambda weights: {n: w for n, w in weights.items() if "lm_" not in n}),
+            ["lm_head.weight must be in", "tie_word_embeddings is false, and is missing"],
+        ),
+        (shutil.rmtree, ["must be a folder on this machine", "nothing is fetched"]),
     ],
-    ids=["none", "pickled", "damaged", "cut short", "quantised", "damaged config", "no config"],
+    ids=["none", "pickled", "damaged", "cut short", "int8", "damaged config", "no config", "no readout", "no folder"],
 )
 def test_files_that_cannot_be_read_are_refused(spoil: Callable[[Path], None], words: list[str], llama: Path) -> None:
     spoil(llama)
@@ -375,11 +377,6 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     (tmp_path / "model-00002-of-00007.safetensors").unlink()
     with pytest.raises(InputError, match="shard 'model-00002-of-00007.safetensors' must be in .*" + INDEX):
         import_model(tmp_path)
-
-
-def test_nothing_is_fetched(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"must be a folder on this machine, got 'meta-llama/Llama-3.2-1B'"):
-        import_model("meta-llama/Llama-3.2-1B")
 
 
 # --- as a run -----------------------------------------------------------------------------------------------------

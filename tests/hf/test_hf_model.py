@@ -7,8 +7,10 @@ from typing import Any, cast
 import pytest
 import torch
 import transformers
+import wrapped_models
 from safetensors import safe_open
 from torch import Tensor
+from wrapped_models import CONFIGS, SMALL, wrapped
 
 from attractor.attention import PRESETS
 from attractor.attention.hooks import capture
@@ -16,44 +18,26 @@ from attractor.errors import InputError
 from attractor.hf.auto_classes import AttractorForCausalLM, AttractorForSequenceClassification
 from attractor.hf.cache import CACHE_NAME
 from attractor.hf.config import AttractorConfig
-from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
-from attractor.models.config import ModelConfig
+from attractor.models import FastSlowConfig, TransformerConfig
 from attractor.models.language_model import LanguageModel
 from tiers import tiered
 
 transformers.utils.logging.disable_progress_bar()
-
-SMALL: dict[str, Any] = {"vocab_size": 61, "d_model": 32, "n_heads": 4, "d_ff": 48, "max_seq_len": 40}
 
 
 def plain(**changes: Any) -> TransformerConfig:
     return TransformerConfig(**SMALL | {"n_layers": 2, "positions": "rope"} | changes)
 
 
-CONFIGS: dict[str, ModelConfig[LanguageModel]] = {
-    **{name: plain(attention=name) for name in PRESETS},
-    "untied": plain(tied_embeddings=False, positions="learned"),
-    "logit-scale": plain(logit_scale=0.25),
-    "sigma-reparam": plain(sigma_reparam=True),
-    "fast-slow": FastSlowConfig(**SMALL),
-    "fast-slow-streams": FastSlowConfig(**SMALL, streams=2, attention="coupled-euler", projector_width=16),
-    "itrsa": ItrSAConfig(**SMALL, causal=True, n_iterations=3),
-}
 FEW = ("standard", "untied", "fast-slow")
 
 
 def built(name: str) -> LanguageModel:
-    """Build a model whose gates are open, since a gate at 0 would hide a missing part."""
-    model = CONFIGS[name].build(0).eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
-    return model
+    return wrapped(name).model
 
 
-def tokens(length: int = 9) -> Tensor:
-    return torch.randint(61, (2, length), generator=torch.Generator().manual_seed(0))
+def tokens() -> Tensor:
+    return wrapped_models.tokens(2, 9)
 
 
 def loaded(folder: Path, kind: Any = transformers.AutoModelForCausalLM, **options: Any) -> Any:
@@ -97,7 +81,7 @@ def test_a_model_from_a_configuration_has_our_initial_weights() -> None:
 
 @pytest.mark.parametrize("name", FEW)
 def test_weights_in_half_precision(name: str, tmp_path: Path) -> None:
-    AttractorForCausalLM.of(built(name)).save_pretrained(tmp_path)
+    wrapped(name).save_pretrained(tmp_path)
     back = loaded(tmp_path, dtype=torch.bfloat16)
     assert {parameter.dtype for parameter in back.parameters()} == {torch.bfloat16}
     with torch.no_grad():
@@ -123,7 +107,7 @@ def test_a_model_can_be_spread_over_devices(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FEW)
 def test_padding_on_either_side_changes_nothing(name: str) -> None:
-    around = AttractorForCausalLM.of(built(name))
+    around = wrapped(name)
     row = tokens()[:1, :5]
     alone = around(row).logits
     for left in (0, 3):
@@ -138,7 +122,7 @@ def test_padding_on_either_side_changes_nothing(name: str) -> None:
 def test_hidden_states_and_attention_maps_are_returned_on_request(name: str) -> None:
     """Criterion: there is one hidden state before the blocks and one after each; the last one gives the logits.
     Attention maps equal the captured ones."""
-    around = AttractorForCausalLM.of(built(name))
+    around = wrapped(name)
     out = around(tokens(), output_hidden_states=True, output_attentions=True)
     readout = around.model.readout
     assert torch.equal(torch.nn.functional.linear(out.hidden_states[-1], readout), out.logits)
@@ -157,7 +141,7 @@ def test_hidden_states_and_attention_maps_are_returned_on_request(name: str) -> 
 
 
 def test_logits_are_computed_only_at_the_requested_positions() -> None:
-    around = AttractorForCausalLM.of(built("standard"))
+    around = wrapped("standard")
     logits = around(tokens()).logits
     torch.testing.assert_close(around(tokens(), logits_to_keep=2).logits, logits[:, -2:])
     torch.testing.assert_close(around(tokens(), logits_to_keep=torch.tensor([1, 4])).logits, logits[:, [1, 4]])
@@ -167,7 +151,7 @@ def test_logits_are_computed_only_at_the_requested_positions() -> None:
 @pytest.mark.parametrize("name", FEW)
 def test_the_vocabulary_can_be_enlarged(name: str, tmp_path: Path) -> None:
     """Criterion: the logits of the old tokens stay, the configuration has the new size, and the saved model loads."""
-    around = AttractorForCausalLM.of(built(name))
+    around = wrapped(name)
     before = around(tokens()).logits
     around.resize_token_embeddings(70)
     after = around(tokens()).logits
@@ -178,7 +162,7 @@ def test_the_vocabulary_can_be_enlarged(name: str, tmp_path: Path) -> None:
 
 
 def test_a_tied_readout_is_one_matrix(tmp_path: Path) -> None:
-    tied, untied = (AttractorForCausalLM.of(built(name)) for name in ("standard", "untied"))
+    tied, untied = (wrapped(name) for name in ("standard", "untied"))
     assert tied.get_output_embeddings() is tied.get_input_embeddings()
     assert untied.get_output_embeddings() is untied.model.head
     assert tied.config.tie_word_embeddings
@@ -262,7 +246,7 @@ def test_models_without_the_required_fields_are_refused() -> None:
     with pytest.raises(InputError, match=r"of, got LlamaForCausalLM; .* attractor.hf.import_model"):
         AttractorForCausalLM.of(cast(Any, transformers.LlamaForCausalLM(llama)))
     with pytest.raises(InputError, match=r"attention_mask must be B S with 0 at padding.*got \(2, 4\)"):
-        AttractorForCausalLM.of(built("standard"))(tokens(), attention_mask=torch.ones(2, 4))
+        wrapped("standard")(tokens(), attention_mask=torch.ones(2, 4))
 
 
 def test_a_mask_decides_on_packed_rows_whatever_it_holds() -> None:

@@ -209,36 +209,6 @@ def test_control_is_attached_again_where_training_begins_again(tmp_path: Path) -
     assert 0 < log["smallest_qk_rate"] <= log["largest_qk_rate"]
 
 
-def test_control_is_attached_once_where_the_trainer_tries_smaller_batches(tmp_path: Path) -> None:
-    """Criterion: after batch sizes that ran out of memory, only the optimizer of the last size is controlled. The
-    weights are those of a training that began with that size."""
-    controls, trained = [LogitControl(quack=0.5), LogitControl(quack=0.5)], []
-    sizes: list[int] = []
-
-    def refuse_large(module: Any, args: Any, kwargs: Any) -> None:
-        sizes.append(len(kwargs["input_ids"]))
-        if sizes[-1] > 1:
-            raise RuntimeError("CUDA out of memory.")
-
-    for control, size in zip(controls, (4, 1), strict=True):
-        model: Any = around("standard")
-        hook = model.register_forward_pre_hook(refuse_large, with_kwargs=True)
-        trainer(
-            model,
-            tmp_path,
-            3,
-            [control],
-            per_device_train_batch_size=size,
-            auto_find_batch_size=True,
-            save_strategy="no",
-        ).train()
-        hook.remove()
-        trained.append(weights(model))
-        assert control.rates is None
-    assert sum(size > 1 for size in sizes) >= 2  # the Trainer chooses how fast the batch size goes down
-    assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
-
-
 def test_accelerate_with_two_optimizers() -> None:
     """Criterion: QuacK and QK-clip accept the model and optimizers that Accelerate has prepared, and both act."""
     from attractor.control import QKClip, QuacK

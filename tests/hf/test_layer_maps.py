@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attractor.analysis import finite_time_exponents, jacobian
 from attractor.errors import InputError
-from attractor.hf.layer_maps import block_map, decoder_layers, layer_maps
+from attractor.hf.layer_maps import decoder_layers, layer_maps
 
 SIZES: dict[str, Any] = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2}
 MODELS = {
@@ -54,7 +54,7 @@ def test_each_map_leads_to_the_next_state_at_every_call(model: nn.Module) -> Non
     for _ in range(2):
         for step, before, after in zip(maps.steps, maps.states, maps.states[1:], strict=False):
             torch.testing.assert_close(step(before), after)
-    step, start = block_map(model, 1, tokens())
+    step, start = maps.block(1)
     torch.testing.assert_close(step(start), maps.states[2])
 
 

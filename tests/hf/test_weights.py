@@ -8,10 +8,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from attractor.attention import Attention, Cache, Rope, build
+from attractor.attention import Attention, Rope, build
 from attractor.errors import InputError
 from attractor.hf import import_attention
-from attractor.hf.cache import CACHE_NAME
 from attractor.hf.weights import LAYOUTS, translate
 
 T, D = 11, 48
@@ -33,131 +32,97 @@ class Case:
     rotary: nn.Module
     ours: Attention
 
-    def run(self, x: Tensor, cache: Any = None, start: int = 0) -> Tensor:
-        positions = torch.arange(start, start + x.shape[1]).unsqueeze(0)
-        length = start + x.shape[1]
-        mask = torch.full((x.shape[1], length), float("-inf")).triu(1 + start)
-        arguments = {CACHE_NAME: cache} if cache is not None else {}
-        return self.theirs(
-            x, position_embeddings=self.rotary(x, positions), attention_mask=mask[None, None], **arguments
-        )[0]
+    def run(self, x: Tensor) -> Tensor:
+        positions = torch.arange(x.shape[1]).unsqueeze(0)
+        mask = torch.full((x.shape[1], x.shape[1]), float("-inf")).triu(1)
+        return self.theirs(x, position_embeddings=self.rotary(x, positions), attention_mask=mask[None, None])[0]
 
 
-def of_model(config: Any, ours: Attention) -> Case:
+def made(name: str) -> Case:
+    kind, fields, preset, n_heads, changes = CASES[name]
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**COMMON, **fields))
     theirs = model.model.layers[LAYER_INDEX].self_attn
     for parameter in theirs.parameters():  # initial biases of 0 and norms of 1 would hide mistakes
         parameter.data.normal_(std=0.3)
+    ours = build(preset, D, n_heads, LAYER_INDEX, **changes)
     return Case(theirs.eval(), model.model.rotary_emb, ours.eval())
 
 
-def llama() -> Case:
-    config = transformers.LlamaConfig(**COMMON, num_attention_heads=6, num_key_value_heads=2)
-    return of_model(config, build("gqa", D, 6, n_kv_heads=2))
-
-
-def qwen2() -> Case:
-    config = transformers.Qwen2Config(**COMMON, num_attention_heads=6, num_key_value_heads=3)
-    return of_model(config, build("gqa", D, 6, n_kv_heads=3, qkv_bias=True))
-
-
-def qwen3() -> Case:
-    config = transformers.Qwen3Config(**COMMON, num_attention_heads=4, num_key_value_heads=2, head_dim=16)
-    return of_model(config, build("gqa", D, 4, head_dim=16, n_kv_heads=2, qk_norm=True))
-
-
-def diffllama() -> Case:
-    config = transformers.DiffLlamaConfig(**COMMON, num_attention_heads=12, num_key_value_heads=6, head_dim=4)
-    return of_model(config, build("differential-original", D, 6, LAYER_INDEX, n_kv_heads=3))
-
-
-def deepseek_v3() -> Case:
-    config = transformers.DeepseekV3Config(
-        **COMMON,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        q_lora_rank=20,
-        kv_lora_rank=12,
-        qk_nope_head_dim=10,
-        qk_rope_head_dim=6,
-        v_head_dim=14,
-        n_routed_experts=2,
-        num_experts_per_tok=1,
-        n_group=1,
-        topk_group=1,
-        moe_intermediate_size=8,
-    )
-    sizes = {"q_latent": 20, "kv_latent": 12, "nope_dim": 10, "rope_dim": 6, "v_dim": 14}
-    return of_model(config, build("mla", D, 4, head_dim=12, latent_norm=True, **sizes))
-
-
-def phi3() -> Case:
-    config = transformers.Phi3Config(**COMMON, num_attention_heads=6, num_key_value_heads=2, pad_token_id=0)
-    return of_model(config, build("gqa", D, 6, n_kv_heads=2))
-
-
-def cohere() -> Case:
-    config = transformers.CohereConfig(**COMMON, num_attention_heads=6, num_key_value_heads=2, rope_theta=10000.0)
-    return of_model(config, build("gqa", D, 6, n_kv_heads=2))
-
-
-CASES = {
-    "llama": llama,
-    "qwen2": qwen2,
-    "qwen3": qwen3,
-    "phi3": phi3,
-    "cohere": cohere,
-    "diffllama": diffllama,
-    "deepseek-v3": deepseek_v3,
+GROUPED = {"num_attention_heads": 6, "num_key_value_heads": 2}
+LATENT = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 20,
+    "kv_lora_rank": 12,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 14,
+    "n_routed_experts": 2,
+    "num_experts_per_tok": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "moe_intermediate_size": 8,
+}
+WIDTHS = {"head_dim": 12, "q_latent": 20, "kv_latent": 12, "nope_dim": 10, "rope_dim": 6, "v_dim": 14}
+# The config class of a model, its fields, and the preset, heads and fields of our layer.
+CASES: dict[str, tuple[str, dict[str, Any], str, int, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", GROUPED, "gqa", 6, {"n_kv_heads": 2}),
+    "qwen2": ("Qwen2Config", GROUPED | {"num_key_value_heads": 3}, "gqa", 6, {"n_kv_heads": 3, "qkv_bias": True}),
+    "qwen3": (
+        "Qwen3Config",
+        {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16},
+        "gqa",
+        4,
+        {"head_dim": 16, "n_kv_heads": 2, "qk_norm": True},
+    ),
+    "phi3": ("Phi3Config", GROUPED | {"pad_token_id": 0}, "gqa", 6, {"n_kv_heads": 2}),
+    "cohere": ("CohereConfig", GROUPED | {"rope_theta": 10000.0}, "gqa", 6, {"n_kv_heads": 2}),
+    "diffllama": (
+        "DiffLlamaConfig",
+        {"num_attention_heads": 12, "num_key_value_heads": 6, "head_dim": 4},
+        "differential-original",
+        6,
+        {"n_kv_heads": 3},
+    ),
+    "deepseek-v3": ("DeepseekV3Config", LATENT, "mla", 4, WIDTHS | {"latent_norm": True}),
 }
 WHOLE_MODELS = {"gpt2", "gpt-neox", "gemma3"}  # tested only in test_hf_import
 
 
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> tuple[Case, str]:
-    made = CASES[request.param]()
-    import_attention(made.ours, made.theirs.state_dict(), layout=request.param)
-    return made, request.param
+    filled = made(request.param)
+    import_attention(filled.ours, filled.theirs.state_dict(), layout=request.param)
+    return filled, request.param
 
 
 def test_same_output_and_same_gradients(case: tuple[Case, str]) -> None:
     """Criterion: fp32 outputs agree to 1e-5, and their gradients, translated like weights, equal ours."""
-    made, layout = case
+    filled, layout = case
     x = torch.randn(2, T, D, generator=torch.Generator().manual_seed(1), requires_grad=True)
     weight = torch.randn(2, T, D, generator=torch.Generator().manual_seed(2))
-    rope = Rope(made.ours.rope_width)
-    theirs = made.run(x)
-    ours, _ = made.ours(x, rope=rope)
+    rope = Rope(filled.ours.rope_width)
+    theirs = filled.run(x)
+    ours, _ = filled.ours(x, rope=rope)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     (theirs_x,) = torch.autograd.grad((theirs * weight).sum(), x, retain_graph=True)
     (ours_x,) = torch.autograd.grad((ours * weight).sum(), x, retain_graph=True)
     torch.testing.assert_close(ours_x, theirs_x, rtol=1e-4, atol=1e-5)
     (theirs * weight).sum().backward()
     (ours * weight).sum().backward()
-    gradients = translate(made.ours, {n: p.grad for n, p in made.theirs.named_parameters()}, layout)
-    for name, parameter in made.ours.named_parameters():
+    gradients = translate(filled.ours, {n: p.grad for n, p in filled.theirs.named_parameters()}, layout)
+    for name, parameter in filled.ours.named_parameters():
         if not (layout == "diffllama" and name == "score.norm.weight"):  # DiffLlama has no such weight
             torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-4, atol=1e-4)
 
 
-@torch.no_grad()
-def test_same_decoding_token_by_token(case: tuple[Case, str]) -> None:
-    made, _ = case
-    x = torch.randn(2, T, D, generator=torch.Generator().manual_seed(1))
-    rope, cache, their_cache = Rope(made.ours.rope_width), Cache(), transformers.DynamicCache()
-    for t in range(T):
-        now = x[:, t : t + 1]
-        ours, _ = made.ours(now, rope=rope, cache=cache)
-        torch.testing.assert_close(ours, made.run(now, their_cache, start=t), rtol=1e-5, atol=1e-5)
-
-
 def test_prefix_selects_a_layer_of_a_whole_model() -> None:
-    made = llama()
-    whole = {f"model.layers.2.self_attn.{name}": w for name, w in made.theirs.state_dict().items()}
+    case = made("llama")
+    whole = {f"model.layers.2.self_attn.{name}": w for name, w in case.theirs.state_dict().items()}
     whole["model.layers.1.self_attn.q_proj.weight"] = torch.zeros(1)
-    import_attention(made.ours, whole, layout="llama", prefix="model.layers.2.self_attn.")
-    assert torch.equal(made.ours.state_dict()["project.query.weight"], made.theirs.q_proj.weight)
+    import_attention(case.ours, whole, layout="llama", prefix="model.layers.2.self_attn.")
+    assert torch.equal(case.ours.state_dict()["project.query.weight"], case.theirs.q_proj.weight)
 
 
 class FlashDifferential(nn.Module):
@@ -266,40 +231,40 @@ def test_a_layer_with_too_few_key_heads_for_the_plain_class_is_refused(
 @torch.no_grad()
 def test_weights_are_translated_back_unchanged(case: tuple[Case, str]) -> None:
     """Criterion: translating weights back gives the stored ones bit for bit under the same names."""
-    made, layout = case
-    parameters, stored = dict(made.ours.named_parameters()), made.theirs.state_dict()
+    filled, layout = case
+    parameters, stored = dict(filled.ours.named_parameters()), filled.theirs.state_dict()
     back: dict[str, Tensor] = {}
-    for tie in LAYOUTS[layout].ties(made.ours):
+    for tie in LAYOUTS[layout].ties(filled.ours):
         back |= zip(tie.stored, tie.store([parameters[name] for name in tie.parameters]), strict=True)
     assert back.keys() == stored.keys()
     assert all(torch.equal(back[name], stored[name]) for name in stored)
 
 
 @pytest.mark.parametrize(
-    ("make", "ours", "layout", "words"),
+    ("name", "ours", "layout", "words"),
     [
-        (llama, None, "llma", "unknown layout 'llma'; did you mean 'llama'"),
-        (llama, None, "deepseek-v3", "layer must be an MLA layer"),
-        (qwen2, lambda: build("gqa", D, 6, n_kv_heads=3), "qwen2", "found k_proj.bias.*qkv_bias"),
-        (llama, lambda: build("gqa", D, 6, n_kv_heads=2, qkv_bias=True), "llama", "must hold 'q_proj.bias'"),
+        ("llama", None, "llma", "unknown layout 'llma'; did you mean 'llama'"),
+        ("llama", None, "deepseek-v3", "layer must be an MLA layer"),
+        ("qwen2", lambda: build("gqa", D, 6, n_kv_heads=3), "qwen2", "found k_proj.bias.*qkv_bias"),
+        ("llama", lambda: build("gqa", D, 6, n_kv_heads=2, qkv_bias=True), "llama", "must hold 'q_proj.bias'"),
         (
-            llama,
+            "llama",
             lambda: build("gqa", D, 6, n_kv_heads=3),
             "llama",
             r"k_proj.weight must have shape \(24, 48\)",
         ),
-        (llama, lambda: build("differential-original", D, 6), "unilm-diff-flash", "must hold"),
-        (llama, lambda: build("coupled-euler", D, 6, n_kv_heads=2), "llama", "these differ: couple"),
-        (llama, lambda: build("standard", D, 6, orthogonal_values=True), "llama", "orthogonal_values must be off"),
-        (llama, lambda: build("gqa", D, 6, n_kv_heads=2), "gpt-neox", "n_kv_heads must be n_heads=6 where"),
+        ("llama", lambda: build("differential-original", D, 6), "unilm-diff-flash", "must hold"),
+        ("llama", lambda: build("coupled-euler", D, 6, n_kv_heads=2), "llama", "these differ: couple"),
+        ("llama", lambda: build("standard", D, 6, orthogonal_values=True), "llama", "orthogonal_values must be off"),
+        ("llama", lambda: build("gqa", D, 6, n_kv_heads=2), "gpt-neox", "n_kv_heads must be n_heads=6 where"),
     ],
 )
-def test_another_layout_or_shape_is_refused_and_changes_nothing(make: Any, ours: Any, layout: str, words: str) -> None:
-    made = make()
-    layer = made.ours if ours is None else ours()
+def test_another_layout_or_shape_is_refused_and_changes_nothing(name: str, ours: Any, layout: str, words: str) -> None:
+    case = made(name)
+    layer = case.ours if ours is None else ours()
     before = {name: p.clone() for name, p in layer.named_parameters()}
     with pytest.raises(InputError, match=words):
-        import_attention(layer, made.theirs.state_dict(), layout=layout)
+        import_attention(layer, case.theirs.state_dict(), layout=layout)
     assert all(torch.equal(before[name], p) for name, p in layer.named_parameters())
 
 

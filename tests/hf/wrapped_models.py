@@ -15,10 +15,13 @@ SMALL: dict[str, Any] = {"vocab_size": 61, "d_model": 32, "n_heads": 4, "d_ff": 
 N_TOKENS = 17  # several blocks of the slow path
 
 CONFIGS: dict[str, ModelConfig[LanguageModel]] = {
-    **{name: TransformerConfig(**SMALL, n_layers=2, attention=name) for name in PRESETS},
-    "untied": TransformerConfig(**SMALL, n_layers=2, tied_embeddings=False, positions="rope"),
+    **{name: TransformerConfig(**SMALL, n_layers=2, positions="rope", attention=name) for name in PRESETS},
+    "untied": TransformerConfig(**SMALL, n_layers=2, tied_embeddings=False),
+    "logit-scale": TransformerConfig(**SMALL, n_layers=2, logit_scale=0.25),
     "sigma-reparam": TransformerConfig(**SMALL, n_layers=2, attention="mla", sigma_reparam=True),
+    "window": TransformerConfig(**SMALL, n_layers=2, positions="rope", window=4, global_layers="0"),
     "fast-slow": FastSlowConfig(**SMALL, n_slow=1),
+    "fast-slow-window": FastSlowConfig(**SMALL, n_slow=1, window=4),
     "fast-slow-streams": FastSlowConfig(**SMALL, n_slow=1, streams=2, attention="coupled-euler", projector_width=16),
     "itrsa": ItrSAConfig(**SMALL, causal=True, n_iterations=3, blank=None),
 }
@@ -30,17 +33,17 @@ WITH_NOISE: dict[str, ModelConfig[LanguageModel]] = {
 }
 
 
-def drawn(parameters: Any, seed: int) -> None:
+def drawn(parameters: Any, seed: int, by: float = 0.1) -> None:
     """Move parameters at random, so that no gate is closed and no adapter starts at 0."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in parameters:
-            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+            parameter += by * torch.randn(parameter.shape, generator=generator)
 
 
-def wrapped(name: str) -> AttractorForCausalLM:
+def wrapped(name: str, by: float = 0.1) -> AttractorForCausalLM:
     model = (CONFIGS | WITH_NOISE)[name].build(0).eval()
-    drawn(model.parameters(), 1)
+    drawn(model.parameters(), 1, by)
     return AttractorForCausalLM.of(model, eos_token_id=0, pad_token_id=0)
 
 

@@ -35,7 +35,7 @@ PROJECTIONS = {
 SCORING_PARTS = {"torchtitan": "inner_attention", "megatron": "core_attention"}  # compute scores from queries and keys
 
 
-class LatentProjections(NamedTuple):
+class LatentNames(NamedTuple):
     """The names in DeepSeek-V2 and V3. Queries without a latent come from Llama's matrix."""
 
     query_down: str = "q_a_proj"
@@ -46,5 +46,5 @@ class LatentProjections(NamedTuple):
     norm: str = "kv_a_layernorm"
 
 
-LATENT = LatentProjections()
+LATENT = LatentNames()
 OF_SCORES = {*LATENT[:4], *(name for names in PROJECTIONS.values() for name in (names.query, names.key))}

@@ -15,7 +15,7 @@ from attractor.control.layouts import register_view
 from attractor.control.norms import NORMS
 from attractor.control.probe import LogitProbe
 from attractor.control.qk_clip import QKClip
-from attractor.control.quack import QuacK, initial_norms
+from attractor.control.quack import QuacK
 from attractor.control.rates import FixedRates, HeadRates
 from attractor.control.regularize import REGULARIZERS, Regularizer
 from attractor.control.score_inputs import observe
@@ -35,7 +35,6 @@ __all__ = [
     "Regularizer",
     "Rows",
     "head_rows",
-    "initial_norms",
     "observe",
     "query_key_heads",
     "register_view",

@@ -46,16 +46,14 @@ FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 def separate(name: str, module: nn.Module) -> DotProduct | None:
     """Read q_proj and k_proj. Each of the H narrow heads of differential attention is scored, so each is a head."""
-    width, n_queries = _head_width(module), _n_heads(module)
+    width = _head_width(module)
     names = next((names for names in SEPARATE if _is_made_of(module, names.query, names.key)), None)
     if not width or names is None:
         return None
-    query, key = (_projection(name, module, part) for part in (names.query, names.key))
-    n_keys = len(key.weight) // width
-    shapes = (len(query.weight), len(key.weight)) == (n_queries * width, n_keys * width)
-    if not shapes or not _are_groups(module, n_keys):
+    n_keys = len(_projection(name, module, names.key).weight) // width
+    if not _are_groups(module, n_keys):
         return None
-    return _dot_product(name, module, head_rows(query, n_queries, width), head_rows(key, n_keys, width))
+    return _by_matrix(name, module, names.query, names.key, _n_heads(module), n_keys, width)
 
 
 def by_part(name: str, module: nn.Module) -> DotProduct | None:
@@ -86,15 +84,10 @@ def transposed(name: str, module: nn.Module) -> DotProduct | None:
 def fused(name: str, module: nn.Module) -> DotProduct | None:
     """Read c_attn if it is a linear layer of n_embd to 3 n_embd: all queries, then all keys, then all values."""
     part = PROJECTIONS["gpt2"].query
-    n_heads, size = (getattr(module, field, None) for field in ("n_head", "n_embd"))
-    if (
-        not isinstance(n_heads, int)
-        or not isinstance(size, int)
-        or not isinstance(getattr(module, part, None), nn.Linear)
-    ):
+    sizes, is_linear = _sizes(module, "n_head", "n_embd"), isinstance(getattr(module, part, None), nn.Linear)
+    if not sizes or not is_linear or not _is_made_of(module, part) or _norms_by_function(module):
         return None
-    if not _is_made_of(module, part) or _norms_by_function(module):
-        return None
+    n_heads, size = sizes
     return _by_part(name, module, part, n_heads, n_heads, size // n_heads)
 
 
@@ -139,10 +132,7 @@ def titan(name: str, module: nn.Module) -> DotProduct | None:
         return _by_group(name, module, f"{part}.wqkv", n_queries, n_keys, width)
     if matrices != {"wq", "wk", "wv"}:
         return None
-    query, key = (_projection(name, module, f"{part}.{matrix}") for matrix in ("wq", "wk"))
-    if (len(query.weight), len(key.weight)) != (n_queries * width, n_keys * width):
-        return None
-    return _dot_product(name, module, head_rows(query, n_queries, width), head_rows(key, n_keys, width))
+    return _by_matrix(name, module, f"{part}.wq", f"{part}.wk", n_queries, n_keys, width)
 
 
 def megatron(name: str, module: nn.Module) -> DotProduct | None:
@@ -152,6 +142,15 @@ def megatron(name: str, module: nn.Module) -> DotProduct | None:
     if not sizes or not _is_made_of(module, part, SCORING_PARTS["megatron"]):
         return None
     return _by_group(name, module, part, *sizes)
+
+
+def _by_matrix(
+    name: str, module: nn.Module, of_queries: str, of_keys: str, n_queries: int, n_keys: int, width: int
+) -> DotProduct | None:
+    query, key = (_projection(name, module, part) for part in (of_queries, of_keys))
+    if (len(query.weight), len(key.weight)) != (n_queries * width, n_keys * width):
+        return None
+    return _dot_product(name, module, head_rows(query, n_queries, width), head_rows(key, n_keys, width))
 
 
 def _by_part(

@@ -55,11 +55,11 @@ class LocalRows:
         begins, shape = local_region(rows.weight)
         if rows.weight.dim() == 1:  # one column
             begins, shape = (*begins, 0), (*shape, 1)
-        self.weight_blocks = _blocks(rows, begins[rows.axis], shape[rows.axis])
+        self.weight_blocks = head_blocks(rows, begins[rows.axis], shape[rows.axis])
         self.bias_blocks: list[HeadBlock] = []
         if rows.bias is not None:
             (begin,), (length,) = local_region(rows.bias)
-            self.bias_blocks = _blocks(rows, begin, length)
+            self.bias_blocks = head_blocks(rows, begin, length)
         across = 1 - rows.axis
         self.inputs = slice(begins[across], begins[across] + shape[across])  # the inputs that this process holds
         self.n_inputs = rows.weight.shape[across] if rows.weight.dim() == 2 else 1
@@ -119,7 +119,7 @@ def allocate_copies(views: Sequence[Tensor]) -> list[Tensor]:
     return copies
 
 
-def _blocks(rows: Rows, begin: int, length: int) -> list[HeadBlock]:
+def head_blocks(rows: Rows, begin: int, length: int) -> list[HeadBlock]:
     """Return the heads' rows within [begin, begin + length), in as few blocks as possible."""
     blocks: list[HeadBlock] = []
     for head, start in enumerate(rows.starts):

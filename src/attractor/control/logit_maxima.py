@@ -53,36 +53,22 @@ class _Layer:
     heads: LocalHeads
     groups: Groups
     device: torch.device
-    exact: Tensor | None = None
-    bound: Tensor | None = None
-
-    @property
-    def n_heads(self) -> int:
-        return self.heads.n_heads
+    values: Tensor | None = None  # 2 H
 
     def count(self, exact: Tensor, bound: Tensor) -> None:
         """Count the maxima and bounds of the heads that this process scores."""
         values = torch.stack([exact, bound]).nan_to_num(NEVER, NEVER, NEVER)
-        if len(exact) < self.n_heads:
+        if len(exact) < self.heads.n_heads:
             scored = self.heads.scored(self.name, len(exact))
-            values = values.new_full((2, self.n_heads), NEVER).index_copy_(1, scored.to(values.device), values)
-        if self.exact is None or self.bound is None:
-            self.device, (self.exact, self.bound) = values.device, values
-        else:
-            self.exact, self.bound = torch.maximum(torch.stack([self.exact, self.bound]), values)
+            values = values.new_full((2, self.heads.n_heads), NEVER).index_copy_(1, scored.to(values.device), values)
+        self.device = values.device
+        self.values = values if self.values is None else torch.maximum(self.values, values)
 
     def so_far(self) -> Tensor:
         """Return the maxima and the bounds: 2 H."""
-        if self.exact is None or self.bound is None:
-            return torch.full((2, self.n_heads), NEVER, device=self.device)
-        return torch.stack([self.exact, self.bound])
-
-
-@dataclass(eq=False)
-class _Waiting:
-    layer: _Layer
-    scored: ScoreInputs
-    bound: Tensor
+        if self.values is None:
+            return torch.full((2, self.heads.n_heads), NEVER, device=self.device)
+        return self.values
 
 
 class LogitMaxima:
@@ -107,7 +93,7 @@ class LogitMaxima:
             _Layer(view.name, LocalHeads(view), of_view, next(iter(view.parts().values())).weight.device)
             for view, of_view in zip(views, [()] * len(views) if groups is None else groups, strict=True)
         ]
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[tuple[_Layer, ScoreInputs, Tensor]] = []  # with their bounds (2)
         self._observers = [
             ScoreObserver(view.module, partial(self._observe, layer))
             for view, layer in zip(views, self._layers, strict=True)
@@ -121,13 +107,13 @@ class LogitMaxima:
     def reset(self) -> None:
         self._waiting.clear()
         for layer in self._layers:
-            layer.exact = layer.bound = None
+            layer.values = None
 
     @property
     def unseen(self) -> list[str]:
         """The layers that have scored nothing in this process."""
-        waiting = [item.layer for item in self._waiting]
-        return [layer.name for layer in self._layers if layer.exact is None and layer not in waiting]
+        waiting = [layer for layer, *_ in self._waiting]
+        return [layer.name for layer in self._layers if layer.values is None and layer not in waiting]
 
     @torch.no_grad()
     def read(self) -> dict[str, HeadMaxima]:
@@ -140,14 +126,16 @@ class LogitMaxima:
             values = torch.cat([layer.so_far().to(device) for layer in layers], dim=1)
             for group in groups:
                 torch.distributed.all_reduce(values, torch.distributed.ReduceOp.MAX, group)
-            for layer, (exact, bound) in zip(layers, values.split([of.n_heads for of in layers], dim=1), strict=True):
+            for layer, (exact, bound) in zip(
+                layers, values.split([of.heads.n_heads for of in layers], dim=1), strict=True
+            ):
                 maxima[layer.name] = HeadMaxima(torch.maximum(exact, bound), exact >= bound)
         return maxima
 
     def _observe(self, layer: _Layer, module: nn.Module, scored: ScoreInputs) -> None:
-        if scored.q.shape[1] > layer.n_heads:  # fewer are those of a tensor-parallel process
+        if scored.q.shape[1] > layer.heads.n_heads:  # fewer are those of a tensor-parallel process
             raise InputError(
-                f"'{layer.name}' must score {layer.n_heads} query heads at most, as its view says, got "
+                f"'{layer.name}' must score {layer.heads.n_heads} query heads at most, as its view says, got "
                 f"{scored.q.shape[1]} in queries of {tuple(scored.q.shape)}, read as B H T K; correct the view, or the "
                 "call of `observe`"
             )
@@ -160,9 +148,9 @@ class LogitMaxima:
             exact = exact_maxima(scored, torch.arange(scored.q.shape[1], device=scored.q.device))
             layer.count(exact, torch.full_like(exact, NEVER))
             return
-        self._waiting.append(_Waiting(layer, scored, logit_bound(scored)))
+        self._waiting.append((layer, scored, logit_bound(scored)))
         at_once = scored.q.device.type == "cpu" if self.at_once is None else self.at_once
-        if at_once or sum(item.scored.nbytes for item in self._waiting) > MAX_WAITING:
+        if at_once or sum(waiting.nbytes for _, waiting, _ in self._waiting) > MAX_WAITING:
             self._settle()
 
     def _settle(self) -> None:
@@ -170,16 +158,16 @@ class LogitMaxima:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        threshold, device = cast(float, self.threshold), waiting[0].bound.device
+        threshold, device = cast(float, self.threshold), waiting[0][2].device
         # A bound that is not a number (padding may hold anything) screens nothing out.
-        within = torch.cat([(item.bound <= threshold).to(device) for item in waiting])
-        for item, screened_out in zip(waiting, within.cpu().split([len(item.bound) for item in waiting]), strict=True):
-            exact = torch.full_like(item.bound, NEVER)
+        within = torch.cat([(bound <= threshold).to(device) for *_, bound in waiting]).cpu()
+        by_layer = within.split([len(bound) for *_, bound in waiting])
+        for (layer, scored, bound), screened_out in zip(waiting, by_layer, strict=True):
+            exact = torch.full_like(bound, NEVER)
             if not screened_out.all():
                 heads = (~screened_out).nonzero().flatten().to(exact.device)
-                exact[heads] = exact_maxima(item.scored, heads)
-            bound = item.bound.masked_fill(~screened_out.to(exact.device), NEVER)
-            item.layer.count(exact, bound)
+                exact[heads] = exact_maxima(scored, heads)
+            layer.count(exact, bound.masked_fill(~screened_out.to(exact.device), NEVER))
 
 
 @torch.no_grad()

@@ -80,6 +80,14 @@ def _largest_singular_value(weight: Tensor) -> Tensor:
     return torch.linalg.eigvalsh(gram)[:, -1].clamp_(min=0).sqrt_()  # (2)
 
 
+def norms_of(shares: Sequence[LocalRows]) -> list[Tensor]:
+    """Return (1) of all heads, one vector for each share."""
+    measure = FrobeniusNorm(shares)
+    for index in range(len(shares)):
+        measure.measure_share(index)
+    return list(measure.norms().split([share.rows.n_heads for share in shares]))
+
+
 NORMS: dict[str, type[FrobeniusNorm] | type[SpectralNorm]] = {"frobenius": FrobeniusNorm, "spectral": SpectralNorm}
 
 

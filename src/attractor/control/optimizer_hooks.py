@@ -33,13 +33,11 @@ def attach(
     `instead_of`."""
     attached = [_ATTACHED.setdefault(optimizer, {}) for optimizer in optimizers]
     for names in attached:
-        rivals = [other for other in (name, *instead_of) if other in names]
-        if rivals:
+        rival = next((other for other in (name, *instead_of) if other in names), None)
+        if rival is not None:
+            beside = f" and not together with {rival}" if rival != name else ""
             raise InputError(
-                f"an optimizer takes {name} once and not together with {rivals[0]}, which is attached: remove() that "
-                "one first"
-                if rivals[0] != name
-                else f"an optimizer takes {name} once, and it is attached already: remove() it first"
+                f"an optimizer takes {name} once{beside}, and {rival} is attached already: remove() it first"
             )
         later = [other for other, must_follow in names.items() if name in must_follow]
         if later:
@@ -121,6 +119,18 @@ def refuse_second_copy(optimizers: Iterable[Optimizer], name: str) -> None:
                 f"optimizer must hold one copy of the weights, but {type(optimizer).__name__} has train() and eval(), "
                 f"so it holds a second copy, which {name} would not reach: take one with a learning-rate schedule"
             )
+
+
+def refuse_out_of_reach(optimizers: Iterable[Optimizer], named: Mapping[str, Rows], name: str) -> None:
+    """Refuse weights that are trained, but by none of these optimizers."""
+    given = parameters_of(optimizers)
+    for place, rows in named.items():
+        for what, parameter in (("weight", rows.weight), ("bias", rows.bias)):
+            if parameter is not None and parameter.requires_grad and parameter not in given:
+                raise InputError(
+                    f"the {what} of {place} must be among the optimizer's parameters and is not: attach {name} after "
+                    "the optimizer is made, and again when it is replaced, and give the list of all optimizers"
+                )
 
 
 def refuse_shared(named: Mapping[str, Rows], name: str) -> None:

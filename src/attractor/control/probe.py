@@ -22,7 +22,7 @@ from attractor.attention.evaluating import evaluating
 from attractor.control.heads import known_heads
 from attractor.control.layouts import refuse_unknown
 from attractor.control.local_rows import LocalRows
-from attractor.control.norms import FrobeniusNorm
+from attractor.control.norms import norms_of
 from attractor.control.rates import HeadRates
 from attractor.control.score_inputs import ScoreInputs, ScoreObserver
 from attractor.errors import InputError
@@ -58,7 +58,7 @@ class LogitProbe:
                 f"for its logits to be seen, but '{self.views[0].name}' did neither in this forward pass: add "
                 "`attractor.control.observe(self, q, k, scale=..., causal=True)` to it"
             )
-        norms = self._norms()
+        norms = dict(zip(self.shares, norms_of([*self.shares.values()]), strict=True))
         look: Look = {}
         for view in self.views:
             if view.name not in seen:  # the layer did not run
@@ -70,14 +70,6 @@ class LogitProbe:
             for name, values in numbers.items():
                 look.setdefault(name, []).append(values.tolist())
         return look
-
-    def _norms(self) -> dict[tuple[str, str], Tensor]:
-        shares = list(self.shares.values())
-        sizes = [share.rows.n_heads for share in shares]
-        measure = FrobeniusNorm(shares)
-        for index in range(len(shares)):
-            measure.measure_share(index)
-        return dict(zip(self.shares, measure.norms().split(sizes), strict=True))
 
     def _of_logits(self, layer: str, calls: list[ScoreInputs]) -> dict[str, Tensor]:
         """Return (1) over all calls of the layer in one pass, and (2) of its last call."""

@@ -17,7 +17,7 @@ attention logits", 2025, section 4 compares the two. (4) is an addition of this 
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -26,20 +26,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from attractor.attention import Attention
+from attractor.control import optimizer_hooks as hooks
 from attractor.control.heads import query_key_heads
 from attractor.control.local_rows import is_sharded, local_region
 from attractor.control.logit_maxima import HeadMaxima, LogitMaxima
-from attractor.control.optimizer_hooks import (
-    Rounds,
-    around_steps,
-    attach,
-    detach,
-    parameters_of,
-    refuse_second_copy,
-    refuse_shared,
-    unwrapped,
-)
 from attractor.control.process_groups import groups_of, refuse_other_layers
 from attractor.control.score_inputs import refuse_unseen
 from attractor.control.views import DotProduct, QueryKeyHeads, Rows
@@ -78,11 +68,11 @@ class ClippedRows:
 
 def clipped_rows(view: QueryKeyHeads) -> list[ClippedRows]:
     """Return the rows that (2), (3) and (4) scale in one layer."""
-    query, key = (view.query, view.key) if isinstance(view, DotProduct) else (view.uq, view.uk)
+    names = ("query", "key") if isinstance(view, DotProduct) else ("uq", "uk")
+    query, key = (view.parts()[name] for name in names)
     readers = [[head for head, read in enumerate(view.reads) if read == part] for part in range(key.n_heads)]
     has_one_reader = [len(heads) == 1 for heads in readers]
     heads = tuple(range(view.n_heads))
-    names = ("query", "key") if isinstance(view, DotProduct) else ("uq", "uk")
     power = tuple(0.5 if has_one_reader[read] else 1.0 for read in view.reads)
     clipped = [ClippedRows(names[0], query, heads, power)]
     if any(has_one_reader):
@@ -116,26 +106,26 @@ class QKClip:
         is_threshold = isinstance(threshold, Real) and not isinstance(threshold, bool) and 0 < threshold < math.inf
         require(is_threshold, "threshold", "positive and finite", threshold, "30 and 100 are usual")
         self.threshold = float(threshold)
-        self.optimizers = unwrapped(optimizer)
+        self.optimizers = hooks.unwrapped(optimizer)
         self.views = query_key_heads(model)
         self._clipped = {view.name: clipped_rows(view) for view in self.views}
-        refuse_second_copy(self.optimizers, NAME)
+        hooks.refuse_second_copy(self.optimizers, NAME)
         named = {f"{part.name} of '{layer}'": part.rows for layer, parts in self._clipped.items() for part in parts}
-        refuse_shared(named, NAME)
-        trained = parameters_of(self.optimizers)
+        hooks.refuse_shared(named, NAME)
+        hooks.refuse_out_of_reach(self.optimizers, named, NAME)
         for view in self.views:
             refuse_obstacle(view)
             refuse_unseen(view.name, view.module)
-            _refuse_untrained(view, self._clipped[view.name], trained)
+            _refuse_frozen(view, self._clipped[view.name])
         groups = groups_of(model, self.views, process_group)
         for same in dict.fromkeys(groups):
             layers = {view.name: view.n_heads for view, its in zip(self.views, groups, strict=True) if its == same}
             refuse_other_layers(layers, same, next(iter(self.views[0].parts().values())).weight.device)
-        attach(self.optimizers, NAME, after=("QuacK", "FixedRates"))
+        hooks.attach(self.optimizers, NAME, after=("QuacK", "FixedRates"))
         self.maxima = LogitMaxima(self.views, threshold, groups=groups)
-        self._rounds = Rounds(len(self.optimizers))
+        self._rounds = hooks.Rounds(len(self.optimizers))
         self._was_cut = False
-        self._hooks = around_steps(self.optimizers, None, self._after)
+        self._hooks = hooks.around_steps(self.optimizers, None, self._after)
         self.last: dict[str, HeadMaxima] = {}
         self.count_from(0)
 
@@ -156,7 +146,7 @@ class QKClip:
             hook.remove()
         self._hooks.clear()
         self.maxima.remove()
-        detach(self.optimizers, NAME)
+        hooks.detach(self.optimizers, NAME)
 
     def _after(self, number: int) -> None:
         # A GradScaler that skips a step does not call this hook, unless the optimizer is fused. The maxima go on to
@@ -198,10 +188,9 @@ def refuse_obstacle(view: QueryKeyHeads) -> None:
         return
     next_step = "QuacK controls how fast its logits change"
     if "QK-norm" in view.obstacle:
-        next_step = "QK-norm bounds the logits already, and clipping would do nothing; " + (
-            "train without qk_norm, or control its rates with QuacK"
-            if isinstance(view.module, Attention)
-            else "take a model without it (Qwen2 in Qwen3's place), or control its rates with QuacK"
+        next_step = (
+            "QK-norm bounds the logits already, and clipping would do nothing; train without qk_norm (or take a "
+            "model without it: Qwen2 in Qwen3's place), or control its rates with QuacK"
         )
     raise InputError(
         f"model must have logits that scale with its weights, but in '{view.name}' {view.obstacle}: {next_step}"
@@ -210,22 +199,8 @@ def refuse_obstacle(view: QueryKeyHeads) -> None:
 
 def _refuse_frozen(view: QueryKeyHeads, clipped: Iterable[ClippedRows]) -> None:
     for part in clipped:
-        for parameter in (part.rows.weight, part.rows.bias):
-            if parameter is not None and not parameter.requires_grad:
-                raise InputError(
-                    f"model must train all weights that QKClip may scale, but the {part.name} weights of '{view.name}' "
-                    "are frozen: set requires_grad, or train without QKClip"
-                )
-
-
-def _refuse_untrained(view: QueryKeyHeads, clipped: Sequence[ClippedRows], trained: set[nn.Parameter]) -> None:
-    _refuse_frozen(view, clipped)
-    for part in clipped:
-        for parameter in (part.rows.weight, part.rows.bias):
-            if parameter is not None and parameter not in trained:
-                where = f"the {part.name} weights of '{view.name}'"
-                raise InputError(
-                    f"optimizer must hold all weights that QKClip may scale, but does not hold {where}: "
-                    "give it all parameters of the model, after sharding or converting it, or give the list of all "
-                    "optimizers"
-                )
+        if any(p is not None and not p.requires_grad for p in (part.rows.weight, part.rows.bias)):
+            raise InputError(
+                f"model must train all weights that QKClip may scale, but the {part.name} weights of '{view.name}' are "
+                "frozen: set requires_grad, or train without QKClip"
+            )

@@ -38,17 +38,15 @@ bound.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attractor.control.heads import query_key_heads
-from attractor.control.local_rows import LocalRows
 from attractor.control.norms import NORMS
-from attractor.control.rates import HeadRates, plain_name
+from attractor.control.rates import HeadRates
 from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads
 from attractor.errors import InputError, unknown
 
@@ -92,8 +90,7 @@ class QuacK(HeadRates):
     """Attach (6) to an optimizer, before its first step and after anything that replaces parameters (FSDP).
 
     A checkpoint must hold `state_dict()`: without it, a resumed run takes the norms at its resumption as initial ones.
-    A QuacK that is attached when training has begun takes `initial_norms`: those of a fresh model
-    (`attractor.control.initial_norms`), or the state of another QuacK.
+    A QuacK that is attached when training has begun takes `initial_norms`, the state of a QuacK of a fresh model.
     """
 
     def __init__(
@@ -145,24 +142,16 @@ class QuacK(HeadRates):
         super().load_state_dict(state)
 
     def _load_norms(self, stored: Mapping[str, Any]) -> None:
-        """Load a state, or what `initial_norms` returned, as initial norms."""
-        next_step = "give the state of a QuacK, or what attractor.control.initial_norms returns"
-        if not isinstance(stored, Mapping):
-            kind = type(stored).__name__
-            raise InputError(f"the state for QuacK must be a dict that holds norm and initial, got {kind}; {next_step}")
-        if "norm" not in stored or "initial" not in stored:
-            if "tau" in stored:
-                next_step = (
-                    "FixedRates wrote it, so load it into FixedRates(model, optimizer, tau), or begin without it"
-                )
-            fields = ", ".join(stored) or "nothing"
-            raise InputError(f"the state for QuacK must hold norm and initial, got {fields}; {next_step}")
+        if not isinstance(stored, Mapping) or not {"norm", "initial"} <= stored.keys():
+            held = ", ".join(stored) or "nothing" if isinstance(stored, Mapping) else type(stored).__name__
+            raise InputError(
+                f"the state for QuacK must be a dict that holds norm and initial, got {held}; give the state_dict() of "
+                "a QuacK (one with tau alone is of FixedRates)"
+            )
         if stored["norm"] != self.norm:
             raise InputError(f"norm must be '{stored['norm']}' as in the state that is loaded, got '{self.norm}'")
-        here = self._by_layer(self._initial.split(self._sizes()))
-        names = {plain_name(layer): layer for layer in here}
-        there = {names.get(plain_name(layer), layer): parts for layer, parts in stored["initial"].items()}
-        _refuse_other_heads(there, here)
+        there = stored["initial"]
+        _refuse_other_heads(there, self._by_layer(self._initial.split(self._sizes())))
         self._set_initial(torch.cat([there[layer][part] for layer, part in self.shares]).to(self._initial))
 
     def _set_initial(self, norms: Tensor) -> None:
@@ -196,47 +185,6 @@ def _latent_size(norms: Mapping[str, Tensor], down: str, gamma: str, view: Laten
     return unit * norms[gamma], unit
 
 
-@torch.no_grad()
-def initial_norms(build: Callable[[], nn.Module], norm: str = "frobenius") -> dict[str, Any]:
-    """Return the norms of a fresh model's heads, for a QuacK that is attached when training has begun.
-
-    Where `build` returns a model on the meta device, one attention layer at a time is drawn on the CPU, module by
-    module: by the model's `_init_weights`, which Hugging Face's models have, else by `reset_parameters`. The caller's
-    random numbers are not used up."""
-    if norm not in NORMS:
-        raise unknown("norm of QuacK", norm, NORMS)
-    if isinstance(build, nn.Module) or not callable(build):
-        kind = type(build).__name__
-        raise InputError(f"build must be a function that returns a fresh model, got {kind}; give lambda: make_model()")
-    initial: dict[str, dict[str, Tensor]] = {}
-    with torch.random.fork_rng(devices=[]):
-        model = build()
-        for view in query_key_heads(model):
-            is_meta = any(rows.weight.is_meta for rows in view.parts().values())
-            parts = (_drawn(model, view.module) if is_meta else view).parts()
-            shares = [LocalRows(rows) for rows in parts.values()]
-            measured = NORMS[norm](shares)
-            for index in range(len(shares)):
-                measured.measure_share(index)
-            norms = measured.norms().split([share.rows.n_heads for share in shares])
-            initial[view.name] = {part: of_part.clone() for part, of_part in zip(parts, norms, strict=True)}
-            if is_meta:
-                view.module.to("meta")
-    return {"norm": norm, "initial": initial}
-
-
-def _drawn(model: nn.Module, attention: nn.Module) -> QueryKeyHeads:
-    """Draw the initial weights of an attention layer on the meta device, and return its view."""
-    attention.to_empty(device="cpu")
-    for module in attention.modules():
-        if next(module.parameters(recurse=False), None) is not None:
-            if hasattr(model, "_init_weights"):
-                cast(Any, model)._init_weights(module)
-            else:
-                cast(Any, module).reset_parameters()
-    return query_key_heads(attention)[0]
-
-
 @cache
 def _index(reads: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(reads, device=device)
@@ -259,13 +207,12 @@ def _by_kind(heads: list[QueryKeyHeads], device: torch.device) -> list[tuple[Que
     begin = 0
     for view in heads:
         parts = view.parts()
-        sizes = {part: rows.n_heads for part, rows in parts.items()}
         shapes = tuple((part, rows.n_heads, rows.width, rows.weight.shape) for part, rows in parts.items())
         reads_rope = view.reads_rope if isinstance(view, LatentHeads) else ()
-        _, places = kinds.setdefault((view.reads, reads_rope, shapes), (view, {part: [] for part in sizes}))
-        for part, size in sizes.items():
-            places[part].append(range(begin, begin + size))
-            begin += size
+        _, places = kinds.setdefault((view.reads, reads_rope, shapes), (view, {part: [] for part in parts}))
+        for part, rows in parts.items():
+            places[part].append(range(begin, begin + rows.n_heads))
+            begin += rows.n_heads
     return [
         (
             view,
@@ -288,14 +235,12 @@ def _before_norms(heads: list[QueryKeyHeads], device: torch.device) -> Tensor | 
 
 
 def _refuse_other_heads(stored: dict[str, dict[str, Tensor]], here: dict[str, dict[str, Tensor]]) -> None:
-    counts = [
-        {f"{part} of '{layer}'": len(norms) for layer, parts in side.items() for part, norms in parts.items()}
-        for side in (stored, here)
-    ]
+    places = dict.fromkeys((layer, part) for side in (stored, here) for layer in side for part in side[layer])
+    counts = {place: [len(side.get(place[0], {}).get(place[1], ())) for side in (stored, here)] for place in places}
     differing = [
-        f"{place} has {counts[0].get(place, 0)} heads there and {counts[1].get(place, 0)} here"
-        for place in dict.fromkeys([*counts[0], *counts[1]])
-        if counts[0].get(place) != counts[1].get(place)
+        f"{part} of '{layer}' has {there} heads there and {now} here"
+        for (layer, part), (there, now) in counts.items()
+        if there != now
     ]
     if differing:
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""

@@ -26,19 +26,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from attractor.control.heads import WRAPPED, query_key_heads
+from attractor.control import optimizer_hooks as hooks
+from attractor.control.heads import query_key_heads
 from attractor.control.local_rows import LocalRows, MovingBlock, allocate_copies, sum_over_processes
-from attractor.control.optimizer_hooks import (
-    Rounds,
-    around_steps,
-    attach,
-    detach,
-    parameters_of,
-    refuse_second_copy,
-    refuse_shared,
-    unwrapped,
-)
-from attractor.control.views import Rows
 from attractor.errors import InputError, require
 
 HALF = (torch.bfloat16, torch.float16)
@@ -56,7 +46,7 @@ class _Moved:
 
     def find(self, shares: Iterable[LocalRows]) -> None:
         """Find the blocks that are trained now. Allocate copies and remainders unless those of the last step fit."""
-        parameters = parameters_of([self.optimizer])
+        parameters = hooks.parameters_of([self.optimizer])
         self.blocks = [list(share.moving(parameters)) for share in shares]
         if _kinds(self.copies) == _kinds([[block.view for block in blocks] for blocks in self.blocks]):
             return
@@ -78,8 +68,8 @@ class HeadRates(ABC):
         require(is_rate, "tau", "positive and finite", tau, "1 starts at the optimizer's own rate")
         name = type(self).__name__
         self.tau = float(tau)
-        self.optimizers = unwrapped(optimizer)
-        refuse_second_copy(self.optimizers, name)
+        self.optimizers = hooks.unwrapped(optimizer)
+        hooks.refuse_second_copy(self.optimizers, name)
         self.heads = query_key_heads(model)
         if divided := [view.name for view in self.heads if "sigmaReparam" in view.obstacle]:
             raise InputError(
@@ -88,14 +78,16 @@ class HeadRates(ABC):
             )
         named = [((view.name, part), rows) for view in self.heads for part, rows in view.parts().items()]
         places = {f"{part} of '{layer}'": rows for (layer, part), rows in named}
-        _refuse_out_of_reach(parameters_of(self.optimizers), places, name)
-        refuse_shared(places, name)
+        if not any(rows.weight.requires_grad for rows in places.values()):
+            raise InputError(f"model must have query or key weights that require grad for {name}, but all are frozen")
+        hooks.refuse_out_of_reach(self.optimizers, places, name)
+        hooks.refuse_shared(places, name)
         self.shares = {place: LocalRows(rows) for place, rows in named}
         self._moved = [_Moved(of_list) for of_list in self.optimizers]
-        self._rounds = Rounds(len(self.optimizers))
+        self._rounds = hooks.Rounds(len(self.optimizers))
         self._scales: tuple[Tensor, ...] = ()
-        attach(self.optimizers, name, instead_of=tuple(rule for rule in RULES if rule != name))
-        self._hooks = around_steps(self.optimizers, self._before, self._after)
+        hooks.attach(self.optimizers, name, instead_of=tuple(rule for rule in RULES if rule != name))
+        self._hooks = hooks.around_steps(self.optimizers, self._before, self._after)
 
     @abstractmethod
     def measure_share(self, index: int) -> None:
@@ -112,7 +104,7 @@ class HeadRates(ABC):
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        detach(self.optimizers, type(self).__name__)
+        hooks.detach(self.optimizers, type(self).__name__)
         self._moved.clear()
 
     @property
@@ -146,9 +138,9 @@ class HeadRates(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned for a model with the same layers and heads, however sharded."""
         self._refuse_other_tau(state)
-        stored = {plain_name(place): whole for place, whole in state.get("remainders", {}).items()}
+        stored = state.get("remainders", {})
         for place, block, remainder in self._remainders():
-            whole = stored.get(plain_name(" ".join((*place, block.kind))))
+            whole = stored.get(" ".join((*place, block.kind)))
             remainder.zero_() if whole is None else remainder.copy_(block.of(whole))
 
     def _refuse_other_tau(self, state: dict[str, Any]) -> None:
@@ -210,25 +202,3 @@ def _interpolate(before: Tensor, after: Tensor, scale: Tensor, remainder: Tensor
 
 def _kinds(tensors: list[list[Tensor]]) -> list[list[tuple[torch.dtype, torch.device]]]:
     return [[(tensor.dtype, tensor.device) for tensor in of_share] for of_share in tensors]
-
-
-def plain_name(layer: str) -> str:
-    """Return the name of a layer without torch's wrappers, as older states may hold it."""
-    return ".".join(part for part in layer.split(".") if part not in ("module", *WRAPPED))
-
-
-def _refuse_out_of_reach(given: set[nn.Parameter], named: dict[str, Rows], name: str) -> None:
-    trained = [
-        (f"the {what} of {place}", parameter)
-        for place, rows in named.items()
-        for what, parameter in (("weight", rows.weight), ("bias", rows.bias))
-        if parameter is not None and parameter.requires_grad
-    ]
-    if not trained:
-        raise InputError(f"model must have query or key weights that require grad for {name}, but all are frozen")
-    for place, parameter in trained:
-        if parameter not in given:
-            raise InputError(
-                f"{place} must be among the optimizer's parameters and is not: attach {name} after the optimizer is "
-                "made, and again when it is replaced, and give the list of all optimizers if there are several"
-            )

@@ -264,7 +264,9 @@ def _restore_forward(module: nn.Module) -> None:
 @torch.compiler.disable
 def _score_hook(score: nn.Module, args: tuple[Tensor, Tensor, Tensor, Mask, Tensor], kwargs: Any) -> None:
     q, k, _, mask, _ = args
-    allowed = mask.allowed if mask.window is None else window_rule(q.shape[2], k.shape[2], mask.window)
+    allowed: Tensor | MaskRule | None = mask.allowed
+    if mask.window is not None:
+        allowed = positions_rule(window=mask.window, shift=k.shape[2] - q.shape[2])
     _report(score, ScoreInputs(q.detach(), k.detach(), cast(float, score.scale), mask.causal, allowed))
 
 
@@ -364,10 +366,10 @@ def _observe_call(name: str, module: nn.Module, query: Tensor, key: Tensor, mask
     q, k = query.detach(), key.detach()
     scaling = rest.get("scaling")
     scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    _report(module, _masked_inputs(name, module, q, k, scale, mask, rest))
+    _report(module, masked_inputs(name, module, q, k, scale, mask, rest))
 
 
-def _masked_inputs(
+def masked_inputs(
     name: str, module: nn.Module, q: Tensor, k: Tensor, scale: float, mask: Any, rest: dict[str, Any]
 ) -> ScoreInputs:
     """Translate the mask, whose form depends on the attention function.
@@ -385,24 +387,19 @@ def _masked_inputs(
     window = rest.get("sliding_window") if name.startswith("flash") else None
     if mask is None and window is None:
         return ScoreInputs(q, k[:, :, : q.shape[2]] if causal else k, scale, causal)
-    return ScoreInputs(q, k, scale, allowed=_flash_rule(mask, causal, window))
+    return ScoreInputs(q, k, scale, allowed=positions_rule(causal, window, mask))
 
 
-def window_rule(n_queries: int, n_keys: int, window: int) -> MaskRule:
-    """Return the rule of a window for the last queries of so many positions."""
+def positions_rule(
+    causal: bool = True, window: int | None = None, is_token: Tensor | None = None, shift: int = 0
+) -> MaskRule:
+    """Return the rule of a window and of padding (B S). Query t stands at position t + shift of the keys."""
 
     def allowed(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        distance = query + (n_keys - n_queries) - key
-        return (distance >= 0) & (distance < window)
-
-    return allowed
-
-
-def _flash_rule(is_token: Tensor | None, causal: bool, window: int | None) -> MaskRule:
-    def allowed(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        rule = query >= key if causal else torch.ones_like(query >= key)
+        distance = query + shift - key
+        rule = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
         if window is not None:
-            rule = rule & (query - key < window)
+            rule = rule & (distance < window)
         if is_token is not None:
             rule = rule & (is_token[batch, key] != 0) & (is_token[batch, query] != 0)
         return rule

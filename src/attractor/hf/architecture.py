@@ -24,7 +24,7 @@ from attractor.hf.read_config import (
     rotation,
 )
 from attractor.hf.weights import LAYOUTS, Tie
-from attractor.hf.write_config import alike, described_shape, first_layer, latent_sizes
+from attractor.hf.write_config import alike, first_layer, latent_sizes, shape
 from attractor.models.config import ROTATIONS, ModelConfig
 from attractor.models.language_model import LanguageModel
 from attractor.models.transformer import TransformerConfig, layer_indices
@@ -128,7 +128,7 @@ class Architecture:
     translate: Callable[[Described], dict[str, Any]]  # from config.json to the fields of a TransformerConfig
     becomes: str  # a description of these fields
     needs: tuple[Need, ...] = ()
-    describe: Callable[[TransformerConfig], dict[str, Any]] = lambda config: described_shape(config)  # to config.json
+    describe: Callable[[TransformerConfig], dict[str, Any]] = lambda config: shape(config)  # to config.json
     names: Names = field(default_factory=Names)
     norm_offset: float = 0.0  # what the norms add to their stored weights
     activations: Mapping[str, str] = field(default_factory=lambda: GATED)  # kinds of MLPs by `hidden_act`
@@ -233,13 +233,9 @@ class Architecture:
 def settings(config: TransformerConfig) -> dict[str, Any]:
     """Return all settings that affect the computation, defaults resolved: equal where models compute the same."""
     layer, mechanism = first_layer(config), config.attention_config
-    stages = {name: getattr(mechanism, name) for name in STAGES}
-    by_stage = [{f.name: getattr(stage, f.name) for f in fields(stage)} for stage in stages.values()]
-    flat: dict[str, Any] = {"attention": mechanism_name(mechanism)} | {
-        f.name: getattr(config, f.name) for f in fields(config) if f.name != "attention"
-    }
-    for values in by_stage:
-        flat |= values
+    flat: dict[str, Any] = {"attention": mechanism_name(mechanism)}
+    for part in (config, *stages_of(mechanism)):
+        flat |= {f.name: getattr(part, f.name) for f in fields(part) if f.name != "attention"}
     flat["rope_scaling"] = None if config.rope_scaling is None else parse_scaling(config.rope_scaling)
     if config.global_layers is not None:
         flat["global_layers"] = ",".join(map(str, sorted(layer_indices(config.global_layers, config.n_layers))))
@@ -252,18 +248,15 @@ def settings(config: TransformerConfig) -> dict[str, Any]:
     return {name: value for name, value in flat.items() if name not in unused}
 
 
+def stages_of(mechanism: AttentionConfig) -> list[Any]:
+    return [getattr(mechanism, name) for name in STAGES]
+
+
 def mechanism_name(mechanism: AttentionConfig) -> str:
     """Return the first preset whose stages are of the same kinds, or a list of the kinds."""
 
     def kinds(config: AttentionConfig) -> list[Any]:
-        return [
-            (
-                type(getattr(config, name)),
-                getattr(getattr(config, name), "form", None),
-                getattr(config.couple, "force", ""),
-            )
-            for name in STAGES
-        ]
+        return [(type(s), getattr(s, "form", None), getattr(s, "force", "")) for s in stages_of(config)]
 
-    names = [name for name, preset in PRESETS.items() if kinds(preset) == kinds(mechanism)]
-    return names[0] if names else ", ".join(type(getattr(mechanism, name)).__name__ for name in STAGES)
+    names = (name for name, preset in PRESETS.items() if kinds(preset) == kinds(mechanism))
+    return next(names, ", ".join(type(stage).__name__ for stage in stages_of(mechanism)))

@@ -1,50 +1,9 @@
 """The table of Hugging Face architectures whose models attractor imports as Transformers, and exports again."""
 
 from attractor.errors import InputError
+from attractor.hf import read_config as read
+from attractor.hf import write_config as write
 from attractor.hf.architecture import ALTERNATIVE, BEFORE, NOT_CAUSAL, Architecture, Names, Need, off
-from attractor.hf.read_config import (
-    biased,
-    gemma2,
-    gemma3,
-    gpt2,
-    latent,
-    multiplied,
-    normed,
-    normed_after,
-    number,
-    olmo3,
-    paired,
-    parallel,
-    parallel_with_one_norm,
-    rope_type,
-    rotated_layers,
-    rotated_layers_of,
-    scaled_embeddings,
-    shape,
-    some_without_rope,
-    stablelm,
-    starcoder2,
-    with_window,
-)
-from attractor.hf.write_config import (
-    described_gemma2,
-    described_gemma3,
-    described_gpt2,
-    described_latent,
-    described_multiplied,
-    described_olmo3,
-    described_one_norm,
-    described_pairs,
-    described_parallel,
-    described_phi3,
-    described_qwen2,
-    described_qwen3,
-    described_shape,
-    described_stablelm,
-    described_window,
-    described_without_rope,
-    first_layer,
-)
 
 GEMMA = {"gelu_pytorch_tanh": "geglu-tanh", "gelu": "geglu-tanh"}  # its first config files say gelu and mean tanh
 PLAIN = {"gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "gelu_fast": "gelu-tanh"}
@@ -52,7 +11,7 @@ AFTER = {"attention_post_norm": "post_attention_layernorm", "mlp_post_norm": "po
 LOCAL_ROPE = Need(
     "rope_parameters",
     "of type default in layers with a window",
-    lambda stored: rope_type(stored, "local_rope_parameters") == "default",
+    lambda stored: read.rope_type(stored, "local_rope_parameters") == "default",
     "scaling of positions in these layers alone",
 )
 NO_WINDOW = off("use_sliding_window", "sliding windows in this architecture")
@@ -64,17 +23,21 @@ QWEN = {
     "sliding_window": 4096,
     "max_window_layers": 28,
 }
-GEMMA2 = {
+GEMMA1 = {
     "hidden_act": "gelu_pytorch_tanh",
     "tie_word_embeddings": True,
     "head_dim": 256,
-    "num_key_value_heads": 4,
+    "num_key_value_heads": 16,
     "max_position_embeddings": 8192,
+}
+GEMMA2 = GEMMA1 | {
+    "num_key_value_heads": 4,
     "sliding_window": 4096,
     "query_pre_attn_scalar": 256,
     "attn_logit_softcapping": 50.0,
     "final_logit_softcapping": 30.0,
 }
+MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
 FOUR_NORMS = BEFORE | AFTER | {"mlp_norm": "pre_feedforward_layernorm"}
 
 ARCHITECTURES: tuple[Architecture, ...] = (
@@ -82,16 +45,16 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "llama",
         "Llama 1 to 3.3, SmolLM, TinyLlama, Yi",
         "llama",
-        shape,
+        read.shape,
         "`standard` with `n_kv_heads`, RoPE with any scaling, `swiglu`, biases where it has them",
     ),
     Architecture(
         "mistral",
         "Mistral",
         "llama",
-        with_window,
+        read.with_window,
         "as Llama, with a `window` in 7B v0.1",
-        describe=described_window,
+        describe=write.window,
         windows=True,
         defaults={"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131_072},
     ),
@@ -99,9 +62,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "qwen2",
         "Qwen 1.5, 2 and 2.5",
         "qwen2",
-        biased,
+        read.biased,
         "as Llama, with `qkv_bias`, and `window` and `global_layers` where it has them",
-        describe=described_qwen2,
+        describe=write.qwen2,
         windows=True,
         defaults=QWEN,
     ),
@@ -109,9 +72,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "qwen3",
         "Qwen3, dense",
         "qwen3",
-        normed,
+        read.normed,
         "as Llama, with `qk_norm` and `head_dim`, and `window` and `global_layers` where it has them",
-        describe=described_qwen3,
+        describe=write.qwen3,
         windows=True,
         defaults=QWEN | {"head_dim": 128},
     ),
@@ -119,28 +82,22 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "gemma",
         "Gemma 1 and CodeGemma",
         "llama",
-        scaled_embeddings,
+        read.scaled_embeddings,
         "`embedding_scale` = sqrt(d_model), `geglu-tanh`; norms stored as w are 1 + w",
         (NO_FORESIGHT,),
-        lambda config: described_shape(config) | {"head_dim": first_layer(config).layout.free},
+        lambda config: write.shape(config) | {"head_dim": write.first_layer(config).layout.free},
         norm_offset=1.0,
         activations=GEMMA,
-        defaults={
-            "hidden_act": "gelu_pytorch_tanh",
-            "tie_word_embeddings": True,
-            "head_dim": 256,
-            "num_key_value_heads": 16,
-            "max_position_embeddings": 8192,
-        },
+        defaults=GEMMA1,
     ),
     Architecture(
         "gemma2",
         "Gemma 2",
         "llama",
-        gemma2,
+        read.gemma2,
         "as Gemma, with four norms, `softcap`, `logit_softcap`, `attention_scale`, and a `window` in every other layer",
         (NO_FORESIGHT,),
-        described_gemma2,
+        write.gemma2,
         names=Names(norms=FOUR_NORMS),
         norm_offset=1.0,
         windows=True,
@@ -151,10 +108,10 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "gemma3_text",
         "Gemma 3, text alone",
         "gemma3",
-        gemma3,
+        read.gemma3,
         "as Gemma 2, with `qk_norm` in place of the caps, `global_layers` and `local_rope_theta`",
         (NO_FORESIGHT, LOCAL_ROPE, off("attn_logit_softcapping", "cap that transformers does not apply")),
-        described_gemma3,
+        write.gemma3,
         names=Names(norms=FOUR_NORMS),
         norm_offset=1.0,
         windows=True,
@@ -171,7 +128,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "olmo2",
         "OLMo 2",
         "llama",
-        normed_after,
+        read.normed_after,
         "`post_norm`, and `qk_norm_across`: QK-norm over all heads together",
         names=Names(norms=AFTER),
         defaults={"rms_norm_eps": 1e-5},
@@ -180,10 +137,10 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "olmo3",
         "OLMo 3",
         "llama",
-        olmo3,
+        read.olmo3,
         "as OLMo 2, with a `window`, `global_layers`, and YaRN in the global layers alone (`local_rope_theta`)",
         (LOCAL_ROPE,),
-        described_olmo3,
+        write.olmo3,
         names=Names(norms=AFTER),
         windows=True,
         defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096, "rope_theta": 5e5},
@@ -192,17 +149,17 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "phi3",
         "Phi-3 and Phi-4 mini, Phi-4",
         "phi3",
-        with_window,
+        read.with_window,
         "as Llama, with `rope_fraction`, LongRoPE, and a `window` where it has one; fused matrices are split",
         (
             Need(
                 "rope_parameters",
                 "of type default or longrope",
-                lambda stored: rope_type(stored) in ("default", "longrope"),
+                lambda stored: read.rope_type(stored) in ("default", "longrope"),
                 "such scaling of positions in this architecture",
             ),
         ),
-        described_phi3,
+        write.phi3,
         windows=True,
         names=Names(mlp={"mlp.gate_up_proj": ["gate", "up"], "mlp.down_proj": ["down"]}),
         partial_rotation=True,
@@ -217,7 +174,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "smollm3",
         "SmolLM3",
         "llama",
-        some_without_rope,
+        read.some_without_rope,
         "as Llama, with `no_rope_every`: layers without RoPE",
         (
             NO_WINDOW,
@@ -225,13 +182,15 @@ ARCHITECTURES: tuple[Architecture, ...] = (
                 "no_rope_layers",
                 "0 in the last of every so many layers and 1 in the others",
                 lambda stored: (
-                    rotated_layers(stored)
-                    == rotated_layers_of(stored["num_hidden_layers"], some_without_rope(stored)["no_rope_every"])
+                    read.rotated_layers(stored)
+                    == read.rotated_layers_of(
+                        stored["num_hidden_layers"], read.some_without_rope(stored)["no_rope_every"]
+                    )
                 ),
                 "other choice of layers without RoPE",
             ),
         ),
-        described_without_rope,
+        write.without_rope,
         defaults={
             "tie_word_embeddings": True,
             "num_key_value_heads": 4,
@@ -244,27 +203,22 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "granite",
         "Granite 3, dense",
         "llama",
-        multiplied,
+        read.multiplied,
         "as Llama, with `embedding_scale`, `branch_scale`, `attention_scale` and `logit_scale`",
-        describe=described_multiplied,
-        defaults={
-            "embedding_multiplier": 1.0,
-            "residual_multiplier": 1.0,
-            "attention_multiplier": 1.0,
-            "logits_scaling": 1.0,
-        },
+        describe=write.multiplied,
+        defaults=dict.fromkeys(MULTIPLIERS, 1.0),
     ),
     Architecture(
         "gpt2",
         "GPT-2, DistilGPT-2",
         "gpt2",
-        gpt2,
+        read.gpt2,
         "`stream_norm` = layernorm, learned positions, `gelu-tanh`, biases everywhere",
         (
             off("scale_attn_by_inverse_layer_idx", "scale of attention by layer"),
             off("add_cross_attention", "attention to another sequence"),
         ),
-        described_gpt2,
+        write.gpt2,
         names=Names(
             base="transformer.",
             embedding="wte",
@@ -299,9 +253,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "gpt_neox",
         "GPT-NeoX, Pythia",
         "gpt-neox",
-        parallel,
+        read.parallel,
         "`stream_norm` = layernorm, `parallel_branches`, `rope_fraction`, biases, `gelu`",
-        describe=described_parallel,
+        describe=write.parallel,
         names=Names(
             base="gpt_neox.",
             embedding="embed_in",
@@ -330,10 +284,10 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "stablelm",
         "StableLM 3B and 2",
         "llama",
-        stablelm,
+        read.stablelm,
         "`stream_norm` = layernorm, `rope_fraction`, `qkv_bias` and `parallel_branches` where it has them",
         (off("qk_layernorm", "LayerNorm of queries and keys"),),
-        described_stablelm,
+        write.stablelm,
         partial_rotation=True,
         defaults={
             "rms_norm_eps": 1e-5,
@@ -349,9 +303,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "starcoder2",
         "StarCoder 2",
         "llama",
-        starcoder2,
+        read.starcoder2,
         "`stream_norm` = layernorm, biases, `gelu-tanh`, and a `window` where it has one",
-        describe=described_window,
+        describe=write.window,
         names=Names(mlp={"mlp.c_fc": ["up"], "mlp.c_proj": ["down"]}),
         activations=PLAIN,
         windows=True,
@@ -369,10 +323,10 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "cohere",
         "Command R, Aya 23",
         "cohere",
-        parallel_with_one_norm,
+        read.parallel_with_one_norm,
         "`stream_norm` = layernorm-no-bias, `parallel_branches` with one norm, `logit_scale`",
         (off("use_qk_norm", "LayerNorm of queries and keys"),),
-        described_one_norm,
+        write.one_norm,
         names=Names(norms={"attention_norm": "input_layernorm"}),
         defaults={
             "tie_word_embeddings": True,
@@ -387,7 +341,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "deepseek_v3",
         "DeepSeek-V3 without experts",
         "deepseek-v3",
-        latent,
+        read.latent,
         "`mla` with its five widths and `latent_norm`",
         (
             off("attention_bias", "biases in MLA"),
@@ -397,14 +351,14 @@ ARCHITECTURES: tuple[Architecture, ...] = (
                 "at least num_hidden_layers",
                 lambda stored: (
                     isinstance(stored["first_k_dense_replace"], int)
-                    and stored["first_k_dense_replace"] >= number(stored, "num_hidden_layers")
+                    and stored["first_k_dense_replace"] >= read.number(stored, "num_hidden_layers")
                 ),
                 "mixtures of experts (MoE)",
             ),
             Need("q_lora_rank", "a number", lambda stored: bool(stored["q_lora_rank"]), "MLA with direct queries"),
             Need("rope_interleave", "true", lambda stored: bool(stored["rope_interleave"]), "such order of rotation"),
         ),
-        described_latent,
+        write.latent,
         defaults={
             "first_k_dense_replace": 3,
             "q_lora_rank": 1536,
@@ -420,7 +374,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "diffllama",
         "DiffLlama",
         "diffllama",
-        paired,
+        read.paired,
         "`differential-original` with half as many heads of twice the width",
         (
             Need(
@@ -430,35 +384,30 @@ ARCHITECTURES: tuple[Architecture, ...] = (
                 "other epsilon in the norm of differential attention",
             ),
         ),
-        described_pairs,
+        write.pairs,
         defaults={"rms_norm_eps": 1e-5},
     ),
 )
 
 # What attractor lacks for other well-known architectures.
+MOE = "mixtures of experts (MoE)"
 LACKING = {
     "gemma3": "images; the text model alone has model_type gemma3_text",
     "gptj": "interleaved rotation of a part of each head, or a bias of the readout",
     "opt": "shifted learned positions, or ReLU",
     "phi": "bias of the readout",
-    "falcon": "attention with biases by distance (ALiBi), or its fused order of weights",
-    "bloom": "attention with biases by distance (ALiBi)",
     "olmo": "norm without weights, or clipped queries",
     "cohere2": "windows in the layers with RoPE alone, in this table",
-    "mixtral": "mixtures of experts (MoE)",
-    "qwen2_moe": "mixtures of experts (MoE)",
-    "qwen3_moe": "mixtures of experts (MoE)",
-    "olmoe": "mixtures of experts (MoE)",
-    "deepseek_v2": "mixtures of experts (MoE)",
-    "gpt_oss": "mixtures of experts (MoE), or attention sinks",
-    "mamba": "state-space layers",
-    "mamba2": "state-space layers",
+    "gpt_oss": f"{MOE}, or attention sinks",
+    **dict.fromkeys(("falcon", "bloom"), "attention with biases by distance (ALiBi)"),
+    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2"), MOE),
+    **dict.fromkeys(("mamba", "mamba2"), "state-space layers"),
 }
-ENCODERS = (
+WITH_ENCODERS = (
     *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "eurobert", "modernbert"),
-    *("mpnet", "nomic_bert", "roberta", "xlm-roberta", "xlm-roberta-xl"),
+    *("mpnet", "nomic_bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "bart", "led", "m2m_100", "marian", "mbart"),
+    *("mt5", "pegasus", "t5", "t5gemma", "umt5", "whisper"),
 )
-ENCODER_DECODERS = ("bart", "led", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5", "t5gemma", "umt5", "whisper")
 
 
 def architecture(model_type: object) -> Architecture:
@@ -467,9 +416,7 @@ def architecture(model_type: object) -> Architecture:
             return known
     names = ", ".join(known.model_type for known in ARCHITECTURES)
     refused = f"model_type must be one of attractor, {names}, got {model_type!r}"
-    if model_type in ENCODERS:
-        raise InputError(f"{refused}: an encoder, whose positions see what comes after them; {NOT_CAUSAL}")
-    if model_type in ENCODER_DECODERS:
-        raise InputError(f"{refused}: a model with an encoder, which reads another sequence; {NOT_CAUSAL}")
+    if model_type in WITH_ENCODERS:
+        raise InputError(f"{refused}: a model with an encoder, whose positions see what comes after them; {NOT_CAUSAL}")
     why = f": attractor has no {LACKING[model_type]}" if isinstance(model_type, str) and model_type in LACKING else ""
     raise InputError(f"{refused}{why}; {ALTERNATIVE}")

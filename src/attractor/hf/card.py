@@ -6,23 +6,25 @@ quoted in the head and escaped below it. Paths are shortened to their last part.
 """
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 from attractor.console import in_bytes, in_time, with_prefix
-from attractor.errors import InputError
-from attractor.runs.configuration import config_differences, dotted_fields
+from attractor.runs.configuration import dotted_fields
 from attractor.runs.run_folder import RunFolder
-from attractor.verdict.intervals import Interval, mean_interval
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
 MEASURES = {"valid_loss": "loss (nats)", "context_gain": "gain from context (nats)"}
-NO_SETTING = ("label", "model", "task", "seed", "start", "data")  # fields that other sections of the card show
+NO_SETTING = ("label", "model", "task", "start", "data")  # fields that other sections of the card show
+CHAT = (
+    'chat = [{"role": "user", "content": "Hello"}]',
+    "tokens = tokenizer.apply_chat_template(",
+    '    chat, add_generation_prompt=True, return_dict=True, return_tensors="pt"',
+    ")",
+)
 
 
 @dataclass(frozen=True)
@@ -69,20 +71,12 @@ class RunFacts:
     summary: dict[str, Any]
     environment: dict[str, Any]
     validated: dict[str, Any]  # the line of metrics that measured the exported weights
-    seeds: tuple[RunFolder, ...]  # this run and the finished runs that differ from it in the seed alone
     exported: Exported
 
     @classmethod
     def of(cls, run: RunFolder, exported: Exported) -> "RunFacts":
         lines = [line for line in run.metrics() if line["step"] == exported.step and "valid_loss" in line]
-        return cls(
-            run.config,
-            run.summary() or {},
-            run.environment,
-            lines[-1] if lines else {},
-            tuple(runs_of_other_seeds(run)),
-            exported,
-        )
+        return cls(run.config, run.summary() or {}, run.environment, lines[-1] if lines else {}, exported)
 
     @property
     def model(self) -> dict[str, Any]:
@@ -127,17 +121,6 @@ class RunFacts:
         """The measures of the exported weights on the validation data."""
         values = {name: value for name, value in self.validated.items() if name not in ("step", "tokens")}
         return {name: value for name, value in values.items() if isinstance(value, int | float)}
-
-
-def runs_of_other_seeds(run: RunFolder) -> Iterable[RunFolder]:
-    """Yield finished runs in the same folder, as studies and comparisons write them, that differ in the seed alone."""
-    for path in sorted(run.path.resolve().parent.iterdir()):
-        if not (path / "config.json").is_file() or not (path / "summary.json").is_file():
-            continue
-        with suppress(InputError):  # a damaged neighbour says nothing about this run
-            other = RunFolder.open(path)
-            if config_differences({"this": run.config, "other": other.config}).keys() <= {"seed"} and other.summary():
-                yield other
 
 
 def head(facts: RunFacts) -> str:
@@ -186,18 +169,15 @@ def mechanism(facts: RunFacts) -> str:
 
 
 def size(facts: RunFacts) -> dict[str, str]:
-    n_parameters = facts.summary.get("n_parameters")
-    counted = {"parameters": f"{n_parameters:,}"} if n_parameters else {}
-    dtype = {"stored as": facts.exported.dtype} if facts.exported.dtype else {}
-    return counted | dtype | settings(facts.model)
+    known = {"parameters": _counted(facts.summary.get("n_parameters")), "stored as": facts.exported.dtype}
+    return {name: value for name, value in known.items() if value} | settings(facts.model)
 
 
 def origin(facts: RunFacts) -> str:
     if not facts.origin:
         return ""
     verb = "Imported" if "imported" in facts.summary else "Converted"
-    rows = settings({name: value for name, value in facts.origin.items() if value is not None})
-    return f"{verb}, not trained here:\n\n{table(('what', 'value'), rows)}"
+    return f"{verb}, not trained here:\n\n{table(('what', 'value'), settings(facts.origin))}"
 
 
 def data(facts: RunFacts) -> str:
@@ -221,55 +201,33 @@ def training(facts: RunFacts) -> dict[str, str]:
     if not facts.trained:
         return {}
     summary, flops = facts.summary, facts.exported.training_flops
+    seconds, memory = summary.get("wall_seconds"), summary.get("peak_memory_bytes")
     rows: dict[str, str | None] = {
         "steps": _counted(summary.get("steps")),
         "exported weights are of step": _counted(facts.exported.step),
         "tokens": _counted(summary.get("tokens")),
         "training FLOPs": None if flops is None else f"{flops:.2e}",
-        "seed": str(facts.config["seed"]) if "seed" in facts.config else None,
         **settings({name: value for name, value in facts.config.items() if name not in NO_SETTING}),
         "skipped steps": _counted(summary.get("skipped_steps")),
-        "training time": None if summary.get("wall_seconds") is None else in_time(summary["wall_seconds"]),
-        "peak memory": None if summary.get("peak_memory_bytes") is None else in_bytes(summary["peak_memory_bytes"]),
+        "training time": None if seconds is None else in_time(seconds),
+        "peak memory": None if memory is None else in_bytes(memory),
     }
     return {name: value for name, value in rows.items() if value is not None}
 
 
 def results(facts: RunFacts) -> str:
-    """Show the measures of the exported weights, and means over seeds where there are several."""
-    paragraphs = []
-    if facts.measures:
-        rows = {MEASURES.get(name, name): shown(value) for name, value in facts.measures.items()}
-        paragraphs.append(
-            "The exported weights on the validation data of the run:\n\n" + table(("measure", "value"), rows)
-        )
-    if len(facts.seeds) > 1:
-        paragraphs.append(over_seeds(facts))
-    elif facts.measures and facts.trained:
-        paragraphs.append("One seed: how much these numbers would vary from seed to seed is unknown.")
-    return "\n\n".join(filter(None, paragraphs))
-
-
-def over_seeds(facts: RunFacts) -> str:
-    ends = [run.summary() or {} for run in facts.seeds]
-    seeds = ", ".join(str(run.config.get("seed")) for run in facts.seeds)
-    metrics = [end.get("metric") or {} for end in ends]
-    values = {
-        facts.metric: [metric.get("value") for metric in metrics],
-        MEASURES["valid_loss"]: [end.get("valid_loss") for end in ends],
-    }
-    numbers = {name: [value for value in of_all if value is not None] for name, of_all in values.items()}
-    rows = {name: in_words(mean_interval(known)) for name, known in numbers.items() if len(known) == len(ends)}
-    first = (
-        f"Runs of this configuration with seeds {escaped(seeds)}, each after its last step; mean and 95% t interval:"
-    )
-    return f"{first}\n\n{table(('measure', 'over seeds'), rows)}" if rows else ""
+    """Show the measures of the exported weights."""
+    if not facts.measures:
+        return ""
+    rows = {MEASURES.get(name, name): shown(value) for name, value in facts.measures.items()}
+    text = "The exported weights on the validation data of the run:\n\n" + table(("measure", "value"), rows)
+    if facts.trained:
+        text += "\n\nOne seed: how much these numbers would vary from seed to seed is unknown."
+    return text
 
 
 def environment(facts: RunFacts) -> dict[str, str]:
-    rows = {name: value for name, value in dotted_fields(facts.environment).items() if value is not None}
-    rows["device"] = facts.summary.get("device")
-    return settings({name: value for name, value in rows.items() if value is not None})
+    return settings(dotted_fields(facts.environment) | {"device": facts.summary.get("device")})
 
 
 def limits(facts: RunFacts) -> list[str]:
@@ -302,20 +260,11 @@ def loading(facts: RunFacts) -> str:
     if kept:
         lines.append(f"tokenizer = AutoTokenizer.from_pretrained(folder{trust})")
     if kept and not facts.labels:
-        asked = ['tokens = tokenizer("Once", return_tensors="pt")']
-        if exported.has_chat_template:
-            asked = [
-                'chat = [{"role": "user", "content": "Hello"}]',
-                "tokens = tokenizer.apply_chat_template(",
-                '    chat, add_generation_prompt=True, return_dict=True, return_tensors="pt"',
-                ")",
-            ]
-        lines += [
-            *asked,
-            "print(tokenizer.decode(model.generate(**tokens, max_new_tokens=40)[0]))",
-        ]
-    where = "The code of the model is in its folder" if exported.self_contained else "This needs attractor installed"
-    where = "The code of the model is part of transformers" if exported.is_foreign else where
+        lines += CHAT if exported.has_chat_template else ['tokens = tokenizer("Once", return_tensors="pt")']
+        lines.append("print(tokenizer.decode(model.generate(**tokens, max_new_tokens=40)[0]))")
+    where = "This needs attractor installed"
+    if exported.self_contained or exported.is_foreign:
+        where = f"The code of the model is {'part of transformers' if exported.is_foreign else 'in its folder'}"
     return f"{where}.\n\n```python\n" + "\n".join(lines) + "\n```"
 
 
@@ -348,12 +297,6 @@ def table(headings: tuple[str, str], rows: Mapping[str, str]) -> str:
 
 def bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
-
-
-def in_words(interval: Interval) -> str:
-    if interval.low is None or interval.high is None or not math.isfinite(interval.low):
-        return f"{shown(interval.mean)} (n = {interval.n}, no interval)"
-    return f"{shown(interval.mean)} [{shown(interval.low)}, {shown(interval.high)}] (n = {interval.n})"
 
 
 def shown(value: float) -> str:

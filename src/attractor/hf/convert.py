@@ -23,7 +23,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from attractor.attention import PRESETS, Attention, AttentionConfig
+from attractor.attention import PRESETS, AttentionConfig
 from attractor.attention.config import STAGES
 from attractor.attention.couple.dynamics import Dynamics
 from attractor.attention.couple.mlp import MLPOnly, QueryMLP
@@ -55,18 +55,14 @@ def convert_model(model: LanguageModel, attention: str, seed: int = 0) -> Transf
     newly_gated = config.attention_config.output != model.config.attention_config.output
     with torch.no_grad():
         for block in converted_model.layers:
-            start_exactly(block.attention, newly_gated)
+            layer = block.attention  # the gate of (1) is closed by its initialization
+            if isinstance(layer.couple, QueryMLP):
+                nn.init.zeros_(layer.couple.force.outer.weight)  # (2)
+            if newly_gated:
+                output = cast(GatedOutput, layer.output)
+                nn.init.zeros_(output.gate.weight)
+                output.out.weight.mul_(2)  # (3)
     return converted_model.train(model.training)
-
-
-def start_exactly(layer: Attention, newly_gated: bool) -> None:
-    """Set the new weights of (2) and (3). The gate of (1) is closed by its initialization."""
-    if isinstance(layer.couple, QueryMLP):
-        nn.init.zeros_(layer.couple.force.outer.weight)  # (2)
-    if newly_gated:
-        output = cast(GatedOutput, layer.output)
-        nn.init.zeros_(output.gate.weight)
-        output.out.weight.mul_(2)  # (3)
 
 
 def converted_config(config: TransformerConfig, attention: str) -> TransformerConfig:
@@ -118,7 +114,7 @@ def convert_run(
     folder, out = Path(model).expanduser(), Path(out)
     refuse_inhabited(out)
     name = folder.resolve().name
-    if not is_run(folder):
+    if not (folder / "checkpoints").is_dir():
         source = import_model(folder)
         described = describe(folder)
         config, files = (
@@ -135,7 +131,3 @@ def convert_run(
     origin = {"from": name, "attention": source.config.label, "weights_sha256": weights.fingerprint}
     config = config.replace(model=converted_model.config, start=None)
     return write_run(out, converted_model, config, files, "converted", origin)
-
-
-def is_run(folder: Path) -> bool:
-    return (folder / "checkpoints").is_dir()

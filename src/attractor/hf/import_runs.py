@@ -112,7 +112,8 @@ def tokenizer_facts(folder: Path, definition: bytes, described: Mapping[str, Any
     with TemporaryDirectory() as place:
         reader = save_as_transformers_reads(folder, Path(place))
         source = folder if reader is None else Path(place)
-        if not same_tokens(read_object(source / TOKENIZER), spelled):
+        model = read_object(source / TOKENIZER)["model"]
+        if any(model.get(name) != spelled["model"].get(name) for name in TOKENS):
             reader, source = None, folder
         stored, named, older = (
             read_object(source / file) if (source / file).is_file() else {}
@@ -156,10 +157,6 @@ def save_as_transformers_reads(folder: Path, place: Path) -> str | None:
     except Exception:  # transformers is absent, or fails on a stranger's file in one of many ways; the import says so
         return None
     return f"transformers {transformers.__version__}" if (place / TOKENIZER).is_file() else None
-
-
-def same_tokens(stored: Mapping[str, Any], spelled: Mapping[str, Any]) -> bool:
-    return all(stored["model"].get(name) == spelled["model"].get(name) for name in TOKENS)
 
 
 def tokenizer_definition(folder: Path, model: ModelConfig[LanguageModel]) -> bytes | None:

@@ -6,7 +6,6 @@ without a cache. The states are the model's `output_hidden_states`, except that 
 norm. A model that changes the stream between layers is refused, since no map would contain that change.
 """
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attractor.errors import InputError
-from attractor.models.maps import LayerMaps, StateMap, Step, require_evaluation
+from attractor.models.maps import LayerMaps, Step, require_evaluation
 
 STREAM = "hidden_states"  # the name of the argument, where it is passed by keyword
 
@@ -49,15 +48,14 @@ def layer_maps(model: nn.Module, tokens: Tensor, layers: str | None = None, **in
     return LayerMaps(tuple(steps), (*states, outputs[-1]))
 
 
-def block_map(model: nn.Module, layer: int, tokens: Tensor, **inputs: Any) -> StateMap:
-    """Return the map of one layer, counted from 0, and the state that enters it."""
-    return layer_maps(model, tokens, **inputs).block(layer)
-
-
 def decoder_layers(model: nn.Module) -> nn.ModuleList:
     lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
-    outermost = {name: module for name, module in lists.items() if not _inside_another(name, lists)}
-    n_layers = _depth(model)
+    outermost = {
+        name: module for name, module in lists.items() if not any(name.startswith(f"{other}.") for other in lists)
+    }
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    n_layers = getattr(text, "num_hidden_layers", None)
     candidates = [module for module in outermost.values() if len(module) == n_layers]
     if len(candidates) != 1:
         sizes = ", ".join(f"'{name}' of {len(module)}" for name, module in outermost.items()) or "none"
@@ -88,15 +86,3 @@ def _through(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], h:
     if STREAM in kwargs:
         return stream_of(layer(*args, **kwargs | {STREAM: h}))
     return stream_of(layer(h, *args[1:], **kwargs))
-
-
-def _inside_another(name: str, lists: Mapping[str, nn.Module]) -> bool:
-    return any(name.startswith(f"{other}.") for other in lists)
-
-
-def _depth(model: nn.Module) -> int | None:
-    config: Any = getattr(model, "config", None)
-    if config is None:
-        return None
-    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
-    return getattr(text, "num_hidden_layers", None)

@@ -126,7 +126,10 @@ def scaling(stored: Described) -> str | None:
         parts += [rope.get("low_freq_factor"), rope.get("high_freq_factor"), length]
     elif kind == "yarn":
         factor = factor or longest / length
-        size = yarn_size(factor, rope) if size is None else size
+        if size is None:
+            numerator, denominator = rope.get("mscale"), rope.get("mscale_all_dim")
+            both = numerator and denominator
+            size = growth(factor, numerator) / growth(factor, denominator) if both else growth(factor, 1.0)
         name = kind if rope.get("truncate", True) else "yarn-exact"
         parts = [name, factor, length, rope.get("beta_fast") or 32, rope.get("beta_slow") or 1, size]
     elif kind == "longrope":
@@ -135,13 +138,6 @@ def scaling(stored: Described) -> str | None:
         lists = [",".join(map(str, rope.get(name) or [None])) for name in ("short_factor", "long_factor")]
         parts = [kind, length, usual if size is None else size, *lists]
     return ":".join(map(str, parts))
-
-
-def yarn_size(factor: float, rope: Mapping[str, Any]) -> float:
-    numerator, denominator = rope.get("mscale"), rope.get("mscale_all_dim")
-    if numerator and denominator:
-        return growth(factor, numerator) / growth(factor, denominator)
-    return growth(factor, 1.0)
 
 
 def growth(factor: float, weight: float) -> float:

@@ -84,15 +84,14 @@ def files_of(folder: Path) -> list[Path]:
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
     if (folder / INDEX).is_file():
-        rule, weight_map = "names of files in its own folder", read_object(folder / INDEX).get("weight_map", {})
-        if not isinstance(weight_map, dict):
+        weight_map = read_object(folder / INDEX).get("weight_map", {})
+        named = [*weight_map.values()] if isinstance(weight_map, dict) else [weight_map]
+        wrong = [name for name in named if not isinstance(name, str) or Path(name).name != name]
+        if wrong:
             raise InputError(
-                f"weight_map in '{folder / INDEX}' must hold {rule}, and is {weight_map!r}; fetch the model again"
+                f"weight_map in '{folder / INDEX}' must hold names of files in its own folder, and has {wrong[0]!r}; "
+                "fetch the model again"
             )
-        named = list(weight_map.values())
-        for name in named:
-            if not isinstance(name, str) or Path(name).name != name:
-                raise InputError(f"'{folder / INDEX}' must hold {rule}, and has {name!r}; fetch the model again")
         names = sorted(set(named))
         for name in names:
             if not (folder / name).is_file():

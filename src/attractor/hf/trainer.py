@@ -35,8 +35,8 @@ class LogitControl(TrainerCallback):
     """Attach QuacK with tau `quack`, or a fixed rate `qk_rate`, and QK-clip with threshold `qk_clip`.
 
     None leaves an intervention out. A Trainer that resumes from outside its output folder needs that checkpoint's path
-    as `resume_from`. Where QuacK joins a training that began without it, `initial_norms` are those of a fresh model
-    (`attractor.control.initial_norms`). They give way to the state of QuacK in the checkpoint that is resumed.
+    as `resume_from`. Where QuacK joins a training that began without it, `initial_norms` is the state of a QuacK of a
+    fresh model. It gives way to the state of QuacK in the checkpoint that is resumed.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class LogitControl(TrainerCallback):
         next_step = "give LogitControl(resume_from=...) the checkpoint that is resumed"
         if self.quack is not None and self.resume_from is None:
             next_step += (
-                ", or, if it was trained without QuacK, LogitControl(initial_norms=...) what "
-                "attractor.control.initial_norms(build) returns for a fresh model"
+                ", or, if it was trained without QuacK, LogitControl(initial_norms=...) the state_dict() of a QuacK of "
+                "a fresh model"
             )
         raise InputError(
             f"'{folder}' must hold {STATE_FILE}, which LogitControl writes beside every checkpoint, to resume at step "

@@ -119,7 +119,11 @@ def translate(layer: Attention, state_dict: Weights, layout: str, prefix: str = 
     ties, prepare = LAYOUTS[layout].ties(layer), LAYOUTS[layout].prepare
     source = source if prepare is None else prepare(layer, source)
     places = dict(layer.named_parameters())
-    _require_all_tied(ties, places, layout)
+    if odd := sorted(places.keys() ^ {name for tie in ties for name in tie.parameters}):
+        raise InputError(
+            f"layout '{layout}' must fill every weight of the layer and no other, but these differ: {', '.join(odd)}; "
+            "build the layer as the documentation's table of layouts says"
+        )
     wanted = stored_shapes(ties, places)
     if missing := [name for name in wanted if name not in source]:
         names = ", ".join(sorted(source)[:8]) or "nothing"
@@ -140,11 +144,6 @@ def translate(layer: Attention, state_dict: Weights, layout: str, prefix: str = 
             f"the layer with the fields they need (qkv_bias, out_bias, qk_norm) or choose another layout "
             f"({', '.join(LAYOUTS)})"
         )
-    return parameters_of(ties, source, places)
-
-
-def parameters_of(ties: Iterable[Tie], source: Weights, places: Weights) -> dict[str, Tensor]:
-    """Return the values of the parameters, whose shapes are those of `places`."""
     weights: dict[str, Tensor] = {}
     for tie in ties:
         values = tie.load([source[name] for name in tie.stored], [places[name] for name in tie.parameters])
@@ -159,15 +158,6 @@ def stored_shapes(ties: Iterable[Tie], places: Weights) -> dict[str, tuple[int, 
         stored = tie.store([places[name].to("meta") for name in tie.parameters])
         shapes |= zip(tie.stored, (tuple(tensor.shape) for tensor in stored), strict=True)
     return shapes
-
-
-def _require_all_tied(ties: Iterable[Tie], places: Weights, layout: str) -> None:
-    odd = sorted(places.keys() ^ {name for tie in ties for name in tie.parameters})
-    if odd:
-        raise InputError(
-            f"layout '{layout}' must fill every weight of the layer and no other, but these differ: {', '.join(odd)}; "
-            f"build the layer as the documentation's table of layouts says"
-        )
 
 
 PARTS = ("query", "key", "value")
@@ -204,7 +194,7 @@ def separate(
     """Tie one matrix each of queries, keys and values; `order` gives the stored order of the rows of each."""
     require_plain_weights(layer)
     ties = [
-        Tie((f"project.{part}.{kind}",), (f"{getattr(names, part)}.{kind}",), None if order is None else order(part))
+        Tie((f"project.{part}.{kind}",), (f"{getattr(names, part)}.{kind}",), order(part))
         for part in PARTS
         for kind in kinds(layer, "project.query")
     ]

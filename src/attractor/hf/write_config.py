@@ -16,8 +16,8 @@ def first_layer(config: TransformerConfig) -> Attention:
         return Attention(config.attention_config, config.d_model, config.n_heads, 0, config.head_dim)
 
 
-def described_shape(config: TransformerConfig) -> dict[str, Any]:
-    """Return the fields of config.json that all architectures have: the inverse of `shape`."""
+def shape(config: TransformerConfig) -> dict[str, Any]:
+    """Return the fields of config.json that all architectures have: the inverse of `read_config.shape`."""
     layer = first_layer(config)
     project, output = layer.config.project, layer.config.output
     is_usual_width = layer.layout.free * config.n_heads == config.d_model
@@ -31,13 +31,13 @@ def described_shape(config: TransformerConfig) -> dict[str, Any]:
         "max_position_embeddings": config.max_seq_len,
         "tie_word_embeddings": config.tied_embeddings,
         "rms_norm_eps": config.norm_eps,
-        "rope_parameters": described_rotation(config),
+        "rope_parameters": rotation(config),
         "attention_bias": getattr(project, "qkv_bias", False) and getattr(output, "out_bias", False),
         "mlp_bias": config.mlp_bias,
     } | ({} if is_usual_width else {"head_dim": layer.layout.free})
 
 
-def described_rotation(config: TransformerConfig) -> dict[str, Any]:
+def rotation(config: TransformerConfig) -> dict[str, Any]:
     """Return the rotary parameters: the inverse of `scaling`."""
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
     if (fraction := config.attention_config.couple.rope_fraction) != 1:
@@ -61,38 +61,38 @@ def described_rotation(config: TransformerConfig) -> dict[str, Any]:
     return rope
 
 
-def described_window(config: TransformerConfig) -> dict[str, Any]:
+def window(config: TransformerConfig) -> dict[str, Any]:
     """Return the fields of one window in all layers: the inverse of `with_window`."""
-    return described_shape(config) | {"sliding_window": config.attention_config.window}
+    return shape(config) | {"sliding_window": config.attention_config.window}
 
 
-def described_kinds(config: TransformerConfig) -> dict[str, Any]:
+def kinds(config: TransformerConfig) -> dict[str, Any]:
     """Return the fields of layers of two kinds: the inverse of `windows`."""
     mechanisms = [config.layer_mechanism(index) for index in range(config.n_layers)]
     kinds = [GLOBAL if mechanism.window is None else LOCAL for mechanism in mechanisms]
-    return described_shape(config) | {"sliding_window": config.attention_config.window, "layer_types": kinds}
+    return shape(config) | {"sliding_window": config.attention_config.window, "layer_types": kinds}
 
 
-def described_qwen2(config: TransformerConfig) -> dict[str, Any]:
+def qwen2(config: TransformerConfig) -> dict[str, Any]:
     window = config.attention_config.window
     first = sum(config.layer_mechanism(index).window is None for index in range(config.n_layers))
-    return described_kinds(config) | {"use_sliding_window": window is not None, "max_window_layers": first}
+    return kinds(config) | {"use_sliding_window": window is not None, "max_window_layers": first}
 
 
-def described_qwen3(config: TransformerConfig) -> dict[str, Any]:
-    return described_qwen2(config) | {"head_dim": first_layer(config).layout.free}
+def qwen3(config: TransformerConfig) -> dict[str, Any]:
+    return qwen2(config) | {"head_dim": first_layer(config).layout.free}
 
 
-def described_olmo3(config: TransformerConfig) -> dict[str, Any]:
+def olmo3(config: TransformerConfig) -> dict[str, Any]:
     """Return the fields of layers of two kinds, with a rotation for each."""
-    stored = described_kinds(config)
+    stored = kinds(config)
     local = {"rope_type": "default", "rope_theta": config.local_rope_theta or config.rope_theta}
     return stored | {"rope_parameters": {GLOBAL: stored["rope_parameters"], LOCAL: local}}
 
 
-def described_gemma2(config: TransformerConfig) -> dict[str, Any]:
+def gemma2(config: TransformerConfig) -> dict[str, Any]:
     layer = first_layer(config)
-    return described_kinds(config) | {
+    return kinds(config) | {
         "head_dim": layer.layout.free,
         "attn_logit_softcapping": layer.softcap,
         "final_logit_softcapping": config.logit_softcap,
@@ -100,18 +100,18 @@ def described_gemma2(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def described_gemma3(config: TransformerConfig) -> dict[str, Any]:
-    return described_gemma2(config) | described_olmo3(config)
+def gemma3(config: TransformerConfig) -> dict[str, Any]:
+    return gemma2(config) | olmo3(config)
 
 
-def described_phi3(config: TransformerConfig) -> dict[str, Any]:
-    stored = described_window(config)
+def phi3(config: TransformerConfig) -> dict[str, Any]:
+    stored = window(config)
     length = stored["rope_parameters"].pop("original_max_position_embeddings", None)
     return stored | ({} if length is None else {"original_max_position_embeddings": length})
 
 
-def described_multiplied(config: TransformerConfig) -> dict[str, Any]:
-    return described_shape(config) | {
+def multiplied(config: TransformerConfig) -> dict[str, Any]:
+    return shape(config) | {
         "embedding_multiplier": config.embedding_scale,
         "residual_multiplier": config.branch_scale,
         "attention_multiplier": first_layer(config).scale,
@@ -119,38 +119,38 @@ def described_multiplied(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def described_without_rope(config: TransformerConfig) -> dict[str, Any]:
+def without_rope(config: TransformerConfig) -> dict[str, Any]:
     every = config.no_rope_every
     layers = {"no_rope_layers": rotated_layers_of(config.n_layers, every), "no_rope_layer_interval": every or 4}
-    return described_shape(config) | layers
+    return shape(config) | layers
 
 
-def described_gpt2(config: TransformerConfig) -> dict[str, Any]:
+def gpt2(config: TransformerConfig) -> dict[str, Any]:
     layer = first_layer(config)
-    return described_shape(config) | {"scale_attn_weights": alike(layer.scale, max(layer.layout.free, 1) ** -0.5)}
+    return shape(config) | {"scale_attn_weights": alike(layer.scale, max(layer.layout.free, 1) ** -0.5)}
 
 
-def described_parallel(config: TransformerConfig) -> dict[str, Any]:
-    return described_shape(config) | {"use_parallel_residual": config.parallel_branches}
+def parallel(config: TransformerConfig) -> dict[str, Any]:
+    return shape(config) | {"use_parallel_residual": config.parallel_branches}
 
 
-def described_stablelm(config: TransformerConfig) -> dict[str, Any]:
-    return described_parallel(config) | {"use_qkv_bias": getattr(config.attention_config.project, "qkv_bias", False)}
+def stablelm(config: TransformerConfig) -> dict[str, Any]:
+    return parallel(config) | {"use_qkv_bias": getattr(config.attention_config.project, "qkv_bias", False)}
 
 
-def described_one_norm(config: TransformerConfig) -> dict[str, Any]:
-    return described_shape(config) | {"logit_scale": config.logit_scale}
+def one_norm(config: TransformerConfig) -> dict[str, Any]:
+    return shape(config) | {"logit_scale": config.logit_scale}
 
 
-def described_pairs(config: TransformerConfig) -> dict[str, Any]:
-    stored = described_shape(config)
+def pairs(config: TransformerConfig) -> dict[str, Any]:
+    stored = shape(config)
     doubled = {name: 2 * stored[name] for name in ("num_attention_heads", "num_key_value_heads")}
     return stored | doubled | {"head_dim": first_layer(config).layout.free // 2}
 
 
-def described_latent(config: TransformerConfig) -> dict[str, Any]:
+def latent(config: TransformerConfig) -> dict[str, Any]:
     """Return the fields of MLA. Other attention gets arbitrary widths, since its field `attention` is refused first."""
-    layer, stored = first_layer(config), described_shape(config)
+    layer, stored = first_layer(config), shape(config)
     sizes = latent_sizes(layer) or dict.fromkeys(LATENT_NAMES, 2)
     stored |= {stored_name: sizes[name] for name, stored_name in LATENT_NAMES.items()}
     stored |= {"num_key_value_heads": config.n_heads, "first_k_dense_replace": config.n_layers}

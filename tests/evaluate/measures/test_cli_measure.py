@@ -97,7 +97,7 @@ def test_ctrl_c_keeps_the_finished_passages(
         yield next(whole(*given))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attractor.measuring.records.measured", interrupted)
+    monkeypatch.setattr("attractor.evaluate.measures.records.measured", interrupted)
     out = tmp_path / "measures"
     with pytest.raises(RunInterrupted) as stopped:
         attractor_measure(llama, "--on", text, "--n-samples=3", "--length=8", "--no-jacobians", "--out", out)
