@@ -59,8 +59,5 @@ def _tested(estimate: Estimate, margin: float, level: float) -> Equivalence:
     if not 0 < margin < math.inf:
         raise InputError(f"margin must be a number above zero: {margin}; name the smallest difference that matters")
     require_error_rate(level)
-    above, below = estimate.statistic(-margin), estimate.statistic(margin)  # (1)
-    p = None
-    if above is not None and below is not None:
-        p = max(estimate.chance_above(above), estimate.chance_above(-below))
+    p = estimate.p_within(margin)  # (1)
     return Equivalence(estimate.interval(1 - 2 * level), margin, estimate.degrees_of_freedom, p, level)

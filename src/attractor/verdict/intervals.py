@@ -97,6 +97,26 @@ class Estimate:
 
         return float(stdtr(self.degrees_of_freedom, -statistic))
 
+    def p(self) -> float | None:
+        """Return the two-sided p value of "no difference"."""
+        statistic = self.statistic()
+        return None if statistic is None else min(1.0, 2 * self.chance_above(abs(statistic)))
+
+    def p_within(self, margin: float, only_above: bool = False) -> float | None:
+        """Return the p value of "the truth lies outside ± margin", or of "it lies above margin"; small ones refute."""
+        below, above = self.statistic(margin), self.statistic(-margin)
+        if below is None or (above is None and not only_above):
+            return None
+        chance = self.chance_above(-below)
+        return chance if only_above or above is None else max(self.chance_above(above), chance)
+
+    def p_beyond(self, margin: float) -> float | None:
+        """Return the two-sided p value of "the truth lies within ± margin"."""
+        above, below = self.statistic(margin), self.statistic(-margin)
+        chances = [] if above is None else [self.chance_above(above)]
+        chances += [] if below is None else [self.chance_above(-below)]
+        return min(1.0, 2 * min(chances)) if chances else None
+
 
 def require_confidence(level: float, below_one: bool = True) -> None:
     """Refuse what is no confidence. One minus a tiny error rate rounds to 1, and only a t interval may have that."""

@@ -50,18 +50,17 @@ def welch(of: Values | Summary, against: Values | Summary, level: float = 0.95) 
     return _tested(welch_estimate(summary(of), summary(against)), level)
 
 
-def welch_estimate(of: Summary, against: Summary) -> Estimate:
+def welch_estimate(of: Summary, against: Summary, of_spread: float | None = None) -> Estimate:
+    """Return the difference of two means. `of_spread` is the degrees of freedom of a moderated spread of `of`."""
     value, n = of.mean - against.mean, of.n + against.n
     if of.standard_deviation is None or against.standard_deviation is None or min(of.n, against.n) == 1:
         return Estimate(value, None, None, n)
     first, second = of.standard_deviation**2 / of.n, against.standard_deviation**2 / against.n
     share = first / (first + second) if first + second else 0.5  # no spread at all: any share gives the same interval
-    freedom = 1 / (share**2 / (of.n - 1) + (1 - share) ** 2 / (against.n - 1))  # (2)
+    freedom = 1 / (share**2 / (of_spread or of.n - 1) + (1 - share) ** 2 / (against.n - 1))  # (2)
     chance = 1 / math.comb(n, of.n)  # that all values of one group lie above all values of the other
     return Estimate(value, math.sqrt(first + second), freedom, n, chance)  # (1)
 
 
 def _tested(estimate: Estimate, level: float) -> Difference:
-    statistic = estimate.statistic()
-    p = None if statistic is None else 2 * estimate.chance_above(abs(statistic))
-    return Difference(estimate.interval(level), statistic, estimate.degrees_of_freedom, p)
+    return Difference(estimate.interval(level), estimate.statistic(), estimate.degrees_of_freedom, estimate.p())
