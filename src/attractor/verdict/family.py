@@ -174,9 +174,7 @@ def _estimate(comparison: Comparison, of_row: Summary, variance: float, d: float
     return welch_estimate(replace(of_row, standard_deviation=math.sqrt(variance)), baseline, d)
 
 
-def _p_values(
-    comparison: Comparison, estimate: Estimate, looks: tuple[int, ...]
-) -> tuple[float | None, float | None]:
+def _p_values(comparison: Comparison, estimate: Estimate, looks: tuple[int, ...]) -> tuple[float | None, float | None]:
     margin = comparison.margin
     if looks and comparison.has_looks:
         return p_at_looks(comparison.numbers, looks, margin)
