@@ -5,14 +5,13 @@
 
 from attractor.scoring.documents import Texts, texts_on
 from attractor.scoring.likelihood import Likelihood, Span, likelihoods
-from attractor.scoring.paired_test import Paired, paired
+from attractor.scoring.paired_test import paired
 from attractor.scoring.texts import DocumentScore, TextScore, score_texts
 from attractor.scoring.windows import Window, windows
 
 __all__ = [
     "DocumentScore",
     "Likelihood",
-    "Paired",
     "Span",
     "TextScore",
     "Texts",

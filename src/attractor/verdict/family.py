@@ -46,7 +46,7 @@ class Comparison:
     lost: Mapping[Seed, str] = field(default_factory=dict)
     correlation: float | None = None
     obstacle: str = ""  # why nothing can be said
-    pairs: str = "pairs of seeds"
+    pair_of: str = "seed"  # what both sides of a pair share
     size: Callable[[float], str] = short_number  # writes the size of a difference
 
     @property
@@ -251,8 +251,8 @@ def _reason(verdict: Verdict, comparison: Comparison, within: float | None, n_te
         words += f", which show a true difference of {comparison.size(two_digits)} in four of five such tables"
     goal = "one of the size measured" if margin is None else f"a difference of {margin}"
     if verdict.further_seeds:
-        seeds = f"{verdict.further_seeds} further seed{'s' * (verdict.further_seeds > 1)}"
-        return f"{words}. {seeds} would show {goal} as often."
+        more = f"{verdict.further_seeds} further {comparison.pair_of}{'s' * (verdict.further_seeds > 1)}"
+        return f"{words}. {more} would show {goal} as often."
     if margin is None and verdict.detectable is not None and comparison.design == "paired":
         return f"{words}. More than {MOST} pairs would be needed to show {goal} as often."
     return f"{words}."
@@ -260,7 +260,7 @@ def _reason(verdict: Verdict, comparison: Comparison, within: float | None, n_te
 
 def _runs(verdict: Verdict, comparison: Comparison) -> str:
     of = {
-        "paired": f"by {verdict.n} {comparison.pairs}",
+        "paired": f"by {verdict.n} pairs of {comparison.pair_of}s",
         "unpaired": f"by {verdict.n} runs that share no seeds with the baseline",
         "one run a row": "by one run against the spread of the baseline's runs, taken to be that of the row, too",
         "against a number": f"by {verdict.n} runs",
