@@ -11,7 +11,7 @@ those of `sequential.py`. Everything else that calls a difference better or wors
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TypeVar
@@ -24,7 +24,7 @@ from attractor.verdict.outcome import Design, Outcome, Verdict
 from attractor.verdict.power import POWER, detectable_with_power, pairs_needed, power_of_pairs
 from attractor.verdict.sequential import Sequential, p_over_looks
 from attractor.verdict.t_tests import welch_estimate
-from attractor.verdict.words import p_in_words, short_number
+from attractor.verdict.words import p_in_words, short_number, shown_size
 
 Key = TypeVar("Key", bound=Hashable)
 SHARED_BASELINE = 0.5  # correlation between differences from one baseline
@@ -47,7 +47,6 @@ class Comparison:
     correlation: float | None = None
     obstacle: str = ""  # why nothing can be said
     pair_of: str = "seed"  # what both sides of a pair share
-    size: Callable[[float], str] = short_number  # writes the size of a difference
 
     @property
     def has_looks(self) -> bool:
@@ -139,11 +138,11 @@ def _undecided(comparison: Comparison) -> Verdict:
     if not obstacle and n == 1 and not comparison.against:
         difference = comparison.numbers[0]
         only = "One pair" if comparison.design == "paired" else "One run"
-        obstacle = f"{only} has no interval; further seeds would give one."
+        obstacle = f"{only} has no interval."
     if not obstacle and not all(map(math.isfinite, (*comparison.numbers, *comparison.against))):
         obstacle = "A run diverged or has no number, and with it there is no mean."
-    about = {"lost": dict(comparison.lost), "correlation": comparison.correlation, "difference": difference}
-    return Verdict(comparison.row, "undecided", obstacle, comparison.design, n, **about)
+    verdict = Verdict(comparison.row, "undecided", obstacle, comparison.design, n, difference)
+    return replace(verdict, lost=dict(comparison.lost), correlation=comparison.correlation)
 
 
 def _estimates(compared: Mapping[Key, Comparison], looks: tuple[int, ...]) -> dict[Key, Estimate]:
@@ -238,7 +237,7 @@ def _detectable_in_errors(n: int, error_rate: float) -> float | None:
 def _reason(verdict: Verdict, comparison: Comparison, within: float | None, n_tests: int) -> str:
     counted = f", counted as one of {n_tests} ideas" if n_tests > 1 else ""
     runs = _runs(verdict, comparison)
-    margin = None if comparison.margin is None else comparison.size(comparison.margin)
+    margin = None if comparison.margin is None else short_number(comparison.margin)
     if verdict.outcome == "no difference":
         return f"The difference is shown to lie within {margin} {runs} ({p_in_words(within)}{counted})."
     if verdict.outcome != "undecided":
@@ -247,8 +246,8 @@ def _reason(verdict: Verdict, comparison: Comparison, within: float | None, n_te
         return f"Not shown {runs}, all of which are equal."
     words = f"Not shown {runs}"
     if verdict.detectable is not None:
-        two_digits = float(f"{verdict.detectable:.2g}")
-        words += f", which show a true difference of {comparison.size(two_digits)} in four of five such tables"
+        detectable = shown_size(verdict.detectable)
+        words += f", which show a true difference of {detectable} in four of five such tables"
     goal = "one of the size measured" if margin is None else f"a difference of {margin}"
     if verdict.further_seeds:
         more = f"{verdict.further_seeds} further {comparison.pair_of}{'s' * (verdict.further_seeds > 1)}"
