@@ -244,8 +244,8 @@ def test_results_are_read_without_torch(file: Path) -> None:
     assert not heavy, f"{place(file)} imports {heavy}: a run folder must be readable anywhere, so compute it in `train`"
 
 
-TESTS = {"paired_t_test", "welch", "welch_estimate", "paired_equivalence", "welch_equivalence", "holm", "moderated"}
-PLANS = {"smallest_detectable", "detectable_with_power", "power_of_pairs", "pairs_needed"}
+TESTS = {"paired_t_test", "welch", "welch_estimate", "holm", "moderated"}
+PLANS = {"detectable_with_power", "power_of_pairs", "pairs_needed"}
 
 
 def test_only_the_judge_computes_p_values_and_power() -> None:

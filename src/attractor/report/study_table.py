@@ -16,6 +16,7 @@ from attractor.report.table import InConsole, escaped_for_markdown, in_markdown
 from attractor.runs.quantity import CONTEXT_GAIN, Quantity
 from attractor.runs.study_record import BUDGETS, Published
 from attractor.verdict.intervals import decimals
+from attractor.verdict.moderated import FEWEST_ROWS
 from attractor.verdict.words import UNKNOWN, bounds, shown_p, signed, with_sign
 
 ARROWS = {"lower": " ↓", "higher": " ↑", None: ""}
@@ -131,6 +132,10 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
         f"outcome rests on p (Holm), adjusted over the {n_tests} test{'s' * (n_tests != 1)} of this table at 0.05.",
         "Detectable: the smallest true difference that so many pairs show in four of five such tables.",
     ]
+    if len(judged.rivals) >= FEWEST_ROWS:
+        caption.append("Rows of one column help one another to know their spread (the moderated t test).")
+    if judged.design.margin is None or judged.headlines[0] not in tested:
+        caption.append("Without a margin, runs can never show that there is no difference.")
     if any(measure.as_ratio for measure in tested):
         caption.append("Factors (x) and per cent (%) are ratios to the baseline, and are tested as logarithms.")
     if design.control:

@@ -193,12 +193,3 @@ def _difference(of: float, against: float) -> float:
 def paired_difference(of: Mapping[int, float], against: Mapping[int, float], level: float = 0.95) -> Interval:
     """Return the mean of `of - against` over the common seeds, with its interval."""
     return mean_interval(seed_differences(of, against), level)
-
-
-def smallest_detectable(differences: Values, level: float = 0.95) -> float | None:
-    """Return the smallest measured mean that would exclude zero at this count and spread; None for a single value.
-
-    This number is the half width of the interval. A true difference of the same size would be shown only about every
-    second time; for a true difference that is shown with a given chance, see `detectable_with_power`.
-    """
-    return mean_interval(differences, level).half_width
