@@ -29,7 +29,7 @@ from attractor.analysis import (
     jacobian_norm,
     symmetric_extremes,
 )
-from attractor.measuring.sample import layers_of
+from attractor.evaluate.measures.sample import layers_of
 from attractor.models import TransformerConfig
 
 N_RANDOM, N_PASSAGES = 72, 4  # matrices of each kind, and passages through each trained layer

@@ -49,13 +49,13 @@ if not torch.accelerator.is_available():
 jaxtyping.install_import_hook("attractor.attention", "shape_checker.check")
 
 # On a busy machine reading takes long, and a line about it would appear in output that a test expects to be empty.
-from attractor import sign_of_life  # noqa: E402
+from attractor import console  # noqa: E402
 from attractor.models import TransformerConfig  # noqa: E402
 from attractor.report import run_page  # noqa: E402
 from attractor.tasks.text import Text  # noqa: E402
 from attractor.train.config import TrainConfig  # noqa: E402
 
-sign_of_life.FIRST_SECONDS = 600.0
+console.FIRST_SECONDS = 600.0
 
 TESTS = Path(__file__).parent
 # Workers take files in order. These take minutes, so they come first, and no worker is left alone with one at the end.

@@ -105,25 +105,6 @@ def test_auto_stores_the_chosen_batch_and_accumulation(attractor: Command, monke
     assert plan["config"]["accumulation"] == stored[1]["accumulation"]
 
 
-def test_auto_is_refused_where_it_is_meaningless(attractor: Command) -> None:
-    refused(attractor("train", "--batch-size=auto", "--accumulation=2"), "accumulation must be left out")
-    refused(attractor("train", "--batch-size=1.5"), "--batch-size must be a whole number or auto, got '1.5'")
-    refused(attractor("compare", "standard", "--batch-size=auto"), "batch_size must be a number in a comparison, got")
-
-
-@pytest.mark.parametrize("command", [["train"], ["compare", "standard"], ["study", "run", "study.py"]])
-def test_keep_is_at_least_one(attractor: Command, command: list[str]) -> None:
-    Path("study.py").write_text(
-        "from attractor.study import Axis, Quantity, Scale, Study\n"
-        "from attractor.train.config import RECIPES\n"
-        "STUDY = Study(title='t', question='q', source='s', rows=Axis('attention', {'standard': {}}),\n"
-        "    baseline='standard', scales={'smoke': Scale(RECIPES['laptop'], (0,))},\n"
-        "    quantities=(Quantity('l', 'valid_loss'),))\n"
-    )
-    said = attractor(*command, "--keep=0")
-    refused(said, "keep must be at least 1, got 0", printed=EXECUTED if "study" in command else "")
-
-
 def test_keep_sets_the_number_of_kept_checkpoints(attractor: Command) -> None:
     assert attractor("train", *TINY, *SHORT, "--save-every=1", "--eval-every=6", "--keep=3", "--out=run")[0] == 0
     names = [path.name for path in sorted(Path("run/checkpoints").glob("step-*"))]
@@ -144,11 +125,3 @@ def test_several_processes_are_planned_by_a_single_one(attractor: Command, paral
     for part in (f"8 ({parallel})", "sends a step", "memory of each, at least", "gradients", "optimizer"):
         assert part in shown
     assert ("gathered layer" in shown) == (parallel == "fsdp")
-
-
-def test_processes_that_do_not_divide_the_batch_are_refused_as_by_the_run(attractor: Command) -> None:
-    refused(
-        attractor("plan", "--device=cpu", "--devices=3"),
-        "batch_size / accumulation must be divisible by the number of processes, 3, got 8 / 1; change one of them",
-    )
-    refused(attractor("plan", "--devices=2", "--parallel=fdsp"), "unknown parallel 'fdsp'; did you mean 'fsdp'?")

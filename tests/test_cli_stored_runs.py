@@ -126,23 +126,3 @@ def test_a_damaged_run_is_finished_anew(attractor):
     assert code == 0
     assert "damaged: summary.json: the file must hold one JSON object; it is kept as summary.json.damaged" in out
     assert "finished" in attractor("runs", "show", "runs/standard-1")[1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("runs", "list", "absent"), "runs are read from a folder, and 'absent' is none"),
-        (("runs", "list", "--where", "lrr>1"), "unknown field 'lrr'"),
-        (("runs", "list", "--sort", "speeed"), "unknown field 'speeed'"),
-        (("runs", "list", "--limit", "-1"), "limit must be at least 1, got -1; "),
-        (("runs", "prune", "--keep", "bests"), "unknown keep 'bests'; did you mean 'best'?"),
-        (("runs", "show", "squares.txt"), "a run folder must hold config.json"),
-        (("runs", "lst"), "unknown command 'lst'; did you mean 'list'?"),
-    ],
-)
-def test_wrong_input_ends_in_one_line(attractor, arguments, said):
-    code, _, err = attractor(*arguments)
-    assert code == 2
-    assert err.startswith("error: ")
-    assert said in err
-    assert len(err.splitlines()) == 1

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from attractor.cli.evidence import folder_around, without_private_folders
+from attractor.cli.evidence import folder_around
 from attractor.errors import InputError
 from attractor.files import prepare_place, write_text
+from attractor.runs.published import without_private_folders
 from in_process import command_in_process
 from invented_records import record
 
@@ -75,38 +76,6 @@ def test_studies_are_listed_with_their_questions(attractor):
     assert "Does it run?" in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("study", "run", "absent.py"), "study must be a file that exists, and 'absent.py' does not"),
-        (("study", "run", "tried.py", "--scale", "paper"), "unknown scale 'paper'"),
-        (("study", "plan", "tried.py", "--scale", "paper"), "unknown scale 'paper'"),
-        (("study", "run", "tried.py", "--launcher", "slurm"), "unknown launcher 'slurm'"),
-        (("study", "run", "tried.py", "--part", "3/2"), "part must be a share as 2/3"),
-        (("study", "run", "tried.py", "--rows", "gate"), "unknown row 'gate'"),
-        (("study", "run", "tried.py", "--columns", "0.1"), "unknown column '0.1'"),
-        (("study", "run", "tried.py", "--parallel", "tp"), "unknown parallel 'tp'"),
-        (("study", "run", "tried.py", "--from-record", "absent.json"), "must hold a study's record: No such file"),
-        (("study", "run", "tried.py", "--from-record", "tried.py"), "must hold a study's record, and is damaged"),
-        (("study", "list", "absent"), "folder must hold study files"),
-        (("study", "rum", "tried.py"), "unknown command 'rum'; did you mean 'run'?"),
-        (("report", "absent"), "source must exist, and 'absent' does not"),
-        (("report", "tried.py", "--out", "x"), "must hold a study's record"),
-        (("claims", "C99"), "unknown claim 'C99'"),
-        (("claims", "--root", "absent"), "root must be a folder of studies"),
-        (("advise", "--corpus", "squares.txt", "--budget", "10"), "budget must be a time with its unit, got '10'"),
-        (("advise", "--corpus", "squares.txt", "--rivals", "standard"), "rivals"),
-    ],
-)
-def test_wrong_input_ends_in_one_line_and_exit_code_2(attractor, arguments, said):
-    code, _, err = attractor(*arguments)
-    assert code == 2
-    assert err.startswith("error: ")
-    assert said in err
-    assert len(err.splitlines()) == 1
-    assert not Path("runs").exists()
-
-
 def test_a_report_accepts_every_path_that_a_command_prints(tmp_path):
     """Criterion: the folder, its page, its record, its pool of runs, and a parent with no other study all name the
     study. A run inside names itself, and a parent of several studies names none."""
@@ -151,7 +120,7 @@ def test_an_error_of_writing_names_the_requested_file(tmp_path):
 def test_a_stored_command_names_no_private_folder(command: str, expected: str) -> None:
     invented = record({"standard": [1.7]})
     of_here = replace(invented, design=replace(invented.design, command=command))
-    assert without_private_folders(of_here).design.command == expected
+    assert without_private_folders(of_here, {"--tensorboard"}).design.command == expected
 
 
 def test_a_stored_configuration_names_no_private_folder() -> None:
@@ -160,7 +129,7 @@ def test_a_stored_configuration_names_no_private_folder() -> None:
     )
     task = {"corpus": "/home/me/secret/notes.txt", "puzzles": "/home/me/a.csv, /home/me/b.csv", "ood": "shared/c.csv"}
     (cell,) = without_private_folders(
-        replace(invented, cells=(replace(invented.cells[0], config={"task": task}),))
+        replace(invented, cells=(replace(invented.cells[0], config={"task": task}),)), set()
     ).cells
     assert cell.config == {"task": {"corpus": "notes.txt", "puzzles": "a.csv, b.csv", "ood": "shared/c.csv"}}
     assert cell.outcomes[0].summary["data"] == "notes.txt: 3 documents"

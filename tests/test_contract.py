@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from attractor.attention import PRESETS, Attention, AttentionConfig, Rope, Rotation, build
 from attractor.attention.config import STAGES
+from attractor.attention.hooks import TAPS, capture
 from attractor.attention.score.differential import Differential
 from attractor.errors import InputError
-from attractor.taps import TAPS, capture
 from tiers import tiered
 
 WIDTH, HEADS, LENGTH = 16, 4, 6

@@ -215,9 +215,9 @@ def test_every_finding_names_its_evidence() -> None:
 
 def test_every_public_room_has_a_page_of_reference() -> None:
     promised = {
-        f"attractor.{path.parent.name}".removesuffix(".attractor")
+        ".".join(path.parent.relative_to(ROOT / "src").parts)
         for path in (ROOT / "src" / "attractor").glob("**/__init__.py")
-        if path.parents[1].name in ("attractor", "src") and "__all__" in path.read_text()
+        if path.parents[1].name in ("attractor", "evaluate", "src") and "__all__" in path.read_text()
     }
     assert {argument for _, argument, _ in directives("room")} == promised
 

@@ -1,6 +1,7 @@
 """One table reads alike from every format, and what is no table is refused in one line."""
 
 import csv
+import gzip
 import json
 import math
 import os
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attractor import tables
 from attractor.errors import InputError
 from attractor.tables import LARGEST, MOST_CELLS, read_table
 
@@ -39,8 +41,10 @@ def test_formats_agree(tmp_path_factory: pytest.TempPathFactory, columns: dict) 
     (folder / "records.json").write_text(json.dumps(records, indent=1))
     (folder / "columns.json").write_text(json.dumps(columns))
     pyarrow.parquet.write_table(pyarrow.table(columns), folder / "a.parquet")
+    for path in [path for path in folder.iterdir() if path.suffix != ".parquet"]:
+        (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
     read = [read_table(path) for path in folder.iterdir()]
-    assert len(read) == 7
+    assert len(read) == 13
     expected = [math.nan if value is None else value for value in columns["value"]]
     for table in read:
         assert list(table.columns) == list(columns)
@@ -74,7 +78,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object] | bytes, str]] = {
     "blank": (b"\n\n", "with rows below"),
     "no rows": (b"row,value\n", "with rows below"),
     "no records": (b"[]", "with rows below"),
-    "wide row": (b"row,value\na,1\nb,2,3\n", "must have 2 cells.*'b'.*has 3"),
+    "wide row": (b"row,value\na,1\nb,2,3\n", "line 3 .*: 3 fields where the header has 2"),
     "open quote": (b'row,value\n"a,1\n', "line 2"),
     "same name twice": (b"a,a\n1,2\n", "two of 'a'"),
     "not UTF-8": ("räw,value\n".encode("latin-1"), "byte 2 .*iconv"),
@@ -85,9 +89,12 @@ REFUSED: dict[str, tuple[Callable[[Path], object] | bytes, str]] = {
     "deep JSON": (b"[" * 100_000, "line 1"),
     "many cells": (json.dumps([{str(n): 0} for n in range(math.isqrt(MOST_CELLS) + 1)]).encode(), "at most"),
     "Parquet only by its first bytes": (b"PAR1 and no more", "must be a Parquet file"),
+    "cut gzip": (gzip.compress(b"a,b\n1,2\n")[:-5], "must be a whole gzip file"),
+    "damaged gzip": (b"\x1f\x8b and no more", "must be a whole gzip file"),
+    "too large when unpacked": (gzip.compress(bytes(LARGEST + 1), 1), "at most 128 MiB when it is unpacked"),
     "too large": (sparse, "at most 128 MiB"),
     "pipe": (os.mkfifo, "regular file"),
-    "folder": (os.mkdir, "regular file"),
+    "folder": (os.mkdir, "cannot be read: Is a directory"),
     "absent": (lambda path: None, "cannot be read"),
 }
 
@@ -104,6 +111,21 @@ def test_what_is_no_table_is_refused_in_a_line(case: str, tmp_path: Path) -> Non
         read_table(path)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_short_codes_for_long_texts_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: batches stay below the limit, give every row, and a table that does not fit is refused."""
+    texts = pyarrow.DictionaryArray.from_arrays([0, 1] * 150, ["x" * 100_000, "y"])
+    path = tmp_path / "coded.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path, store_schema=False, row_group_size=200)
+    monkeypatch.setattr(tables, "BATCH_BYTES", 1 << 20)
+    batches = list(tables.parquet_batches(path))
+    assert max(batch.nbytes for *_, batch in batches) <= 1 << 20
+    assert [text for *_, batch in batches for text in batch.column(0).to_pylist()] == texts.to_pylist()
+    assert next(tables.parquet_batches(path, start=250))[0] > 200
+    monkeypatch.setattr(tables, "MOST_BYTES", 4 << 20)
+    with pytest.raises(InputError, match="at most 4 MiB when it is unpacked"):
+        read_table(path)
 
 
 def test_a_text_among_numbers_is_refused_where_it_stands(tmp_path: Path) -> None:

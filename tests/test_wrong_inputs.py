@@ -1,6 +1,6 @@
 """Wrong inputs of every command end in one line on standard error that names the mistake, and in exit code 2.
 
-A case is a command line as a person types it. All cases share one folder of inputs.
+A case is a command line as a person types it, and after => the parts of the message. All cases share one folder.
 """
 
 import errno
@@ -37,61 +37,114 @@ STUDY = Study(
 
 # Options that training refuses. Each is added to a `train` command for a small model on text.txt.
 TRAINING = """
---attention=eular           --recipe=labtop             --size=smal              --task=texts
---schedule=cosin            --precision=fp8             --device=cud             --lr=fast
---lr=nan                    --lr=inf                    --lr=0                   --lr=-1
---n-steps=0                 --n-steps=-1                --n-steps=1.5            --n-steps=1e3
---warmup-steps=2            --warmup-steps=9            --warmup-steps=-1        --batch-size=0
---seq-len=0                 --seq-len=100000            --d-model=0              --d-model=-8
---d-model=17                --n-heads=0                 --n-heads=3              --n-kv-heads=3
---n-kv-heads=0              --n-layers=0                --n-layers=-1            --d-ff=0
---vocab-size=1              --vocab-size=0              --max-seq-len=0          --head-dim=0
---head-dim=3                --dropout=2                 --dropout=-0.1           --dropout=nan
---weight-decay=-1           --weight-decay=nan          --weight-decay=inf       --clip=0
---clip=nan                  --ema=2                     --ema=nan                --seed=-1
---seed=abc                  --seed=99999999999999999999999                       --eval-every=0
---eval-batches=0            --log-every=0               --save-every=-1          --telemetry-every=0
---threads=0                 --threads=100000            --accumulation=3         --accumulation=0
---optimizer=adam            --positions=nope            --mlp=nope               --regularizer=nope
---rope-theta=0              --rope-theta=nan            --rope-scaling=nope      --norm-eps=0
---max-bad-steps=0           --corpus=nope.txt           --corpus=empty           --corpus=empty.txt
---corpus=binary.bin         --corpus=short.txt          --corpus=torn-corpus     --out=text.txt
---out=text.txt/inside       --out=occupied              --start=nope             --start=hf
---start=no-weights          --start=text.txt            --board-size=9           --recompute=nope
---compile=maybe             --n-iterations=3            --qk-clip=-1             --qk-clip=nan
---norms-per-block=7         --no-such-option=1          --betas=0.9              --gate-lr=1
+--device=cud                --lr=inf                    --lr=0                      --n-steps=0
+--n-steps=1e3               --warmup-steps=2            --warmup-steps=9            --warmup-steps=-1
+--batch-size=0              --seq-len=0                 --seq-len=100000            --d-model=0
+--d-model=-8                --d-model=17                --n-heads=0                 --n-heads=3
+--n-kv-heads=3              --n-kv-heads=0              --n-layers=0                --n-layers=-1
+--d-ff=0                    --vocab-size=1              --vocab-size=0              --max-seq-len=0
+--head-dim=0                --head-dim=3                --dropout=2                 --dropout=-0.1
+--dropout=nan               --weight-decay=-1           --weight-decay=nan          --weight-decay=inf
+--clip=0                    --clip=nan                  --ema=2                     --ema=nan
+--seed=-1                   --seed=abc                  --seed=99999999999999999999999 --eval-every=0
+--eval-batches=0            --log-every=0               --save-every=-1             --telemetry-every=0
+--threads=0                 --threads=100000            --accumulation=3            --accumulation=0
+--optimizer=adam            --positions=nope            --mlp=nope                  --regularizer=nope
+--rope-theta=0              --rope-theta=nan            --rope-scaling=nope         --norm-eps=0
+--max-bad-steps=0           --corpus=nope.txt           --corpus=empty              --corpus=torn-corpus
+--out=text.txt              --out=text.txt/inside       --out=occupied              --start=nope
+--start=hf                  --start=no-weights          --start=text.txt            --board-size=9
+--recompute=nope            --n-iterations=3            --qk-clip=-1                --qk-clip=nan
+--norms-per-block=7         --no-such-option=1          --betas=0.9                 --gate-lr=1
 --epochs=2                  --regularizer-weight=-1
 """
 CASES = """
 nope => unknown command 'nope'
+runs lst => unknown command 'lst'; did you mean 'list'?
+runs list absent => runs are read from a folder, and 'absent' is none
+runs list . --where lrr>1 => unknown field 'lrr'
+runs list . --sort speeed => unknown field 'speeed'
+runs list . --limit -1 => limit must be at least 1, got -1; 
+runs prune . --keep bests => unknown keep 'bests'; did you mean 'best'?
+runs show text.txt => a run folder must hold config.json
+trian => unknown command 'trian'; did you mean 'train'? ('attractor --help' shows all)
 data nope
 study nope
-train --resume=nowhere
+train --resume=nowhere => run must be a folder that exists ... 'nowhere' does not; 
 train --resume=empty
 train --resume=torn
 train --resume=text.txt
 train --resume=hf
 train --resume=cmp
-train --resume=run --lr=0.1
-train --resume=run --out=x
+train --resume=run --lr=0.1 => lr must be left out with --resume
+train --resume=run --out=x => out must be left out with --resume
 train --task=sudoku --recipe=sudoku --board-size=5
 train --task=sudoku --recipe=sudoku --board-size=4 --givens 9 3
 train --task=sudoku --recipe=sudoku --puzzles=nope.csv
 train --task=mqar --recipe=mqar --n-pairs=0
 train --task=glue --glue-task=nope
-train --epochs=inf
+train --epochs=inf => epochs must be positive and finite, got inf
 train --epochs=0
+train gated => unknown word gated; write --attention gated ('attractor train --help' shows all)
+train --attention=eular => unknown attention 'eular'; did you mean 'coupled-euler'? ('attractor list' shows all)
+train --n-stepz=3 => --n-stepz; did you mean --n-steps? ('attractor train --help' shows all)
+train --d-modle=3 --n-heds=2 => --d-modle, --n-heds; did you mean --d-model, --n-heads?
+train --zzzzzz=3 => --zzzzzz ('attractor train --help' shows all)
+train --recipe=labtop => unknown recipe 'labtop'; did you mean 'laptop'?
+train --size=smal => unknown size 'smal'; did you mean 'small'?
+train --task=texts => unknown task 'texts'; did you mean 'text'?
+train --schedule=cosin => unknown schedule 'cosin'; did you mean 'cosine'?
+train --precision=fp8 => unknown precision 'fp8'
+train --corpus=stdlib-cod => unknown corpus 'stdlib-cod'; did you mean 'stdlib-code'?
+train --corpus=no/such.txt => corpus must be ... 'no/such.txt' does not exist
+train --corpus=empty.txt => corpus must contain text ... 'empty.txt' has none ... give a file
+train --corpus=binary.bin => corpus file must be UTF-8 text ... binary.bin' ... a NUL byte at offset 4
+train --corpus=short.txt => part of corpus 'short.txt' ... at least seq_len + 1 = 65 tokens ... give more text
+train --corpus=text.txt --device=cud => device must be ... 'cud' ... try cpu, cuda or auto
+train --corpus=text.txt --out=occupied => 'occupied' ... no run ... choose a new or empty folder
+train --corpus=text.txt --out=run --lr=0.25 => 'run' holds a run with another configuration ... choose another
+train --corpus=text.txt --out=/dev/null/run => /dev/null/run ... choose another place
+train --batch-size=auto --accumulation=2 => accumulation must be left out
+train --batch-size=1.5 => --batch-size must be a whole number or auto, got '1.5'
+train --betas 0.9 => --betas must be two numbers, got '0.9'
+train --compile=maybe => --compile ... 'maybe' ... True
+train --d-model=65 => d_model must be divisible by n_heads=4, got 65; or give head_dim
+train --givens 20 => --givens must be two whole numbers, got '20'
+train --lr=fast => --lr must be a number, got 'fast' ('attractor train --help' shows all)
+train --lr=nan => lr must be positive and finite, got nan
+train --lr=-1 => 'attractor train --help' shows what --lr may be
+train --n-steps=-1 => n_steps must be an integer of at least 1, got -1
+train --n-steps=1.5 => --n-steps must be a whole number, got '1.5'
+train --positions=learned --max-seq-len=32 --seq-len=33 => seq_len must be at most max_seq_len=32, got 33; or raise
+train --seed => seed must have a value; write --seed INT ('attractor train --help' shows all)
+train --start={seed[0]} => only {attention} and {seed} ... '{seed[0]}'
+train --start={attention.x} => only {attention} and {seed} ... '{attention.x}'
+train --vocab-size=100 => vocab_size must be at least the task's 320, got 100 ... vocab_size=320
+train --resume=empty-config
+train --resume=list-config
+train --resume=odd-model
+train --resume=odd-field
+train --resume=run --attention=gated => attention must be left out with --resume
+train --resume=run --size=small => size must be left out with --resume
+train --resume=run --epochs=2 => epochs must be left out with --resume
+train --resume=run --recipe=glue => recipe must be left out with --resume
 compare nope
 compare standard standard
 compare uniform
-compare standard --seeds
-compare standard --seeds 1 1
+compare standard --seeds => seeds must be at least one
+compare standard --seeds 1 1 => seeds must be without repetition, got '1 1'
 compare standard --seeds -1 => seeds must be whole numbers from 0 up
 compare run run --device=cpu => device must be left out where run folders are compared
 compare standard --seed=3
 compare standard --workers=0
 compare standard --margin=0
 compare standard --margin=nan
+compare standard --within=soon => within must be a time with its unit, got 'soon'
+compare standard --within=-5m
+compare standard --within=0s => within must be a time above zero
+compare standard --within=10m --seeds 3 => seeds must be at least two
+compare standard --within=10m --thorough => thorough must be left out with --within
+compare run other --within=10m => within must be left out where run folders are compared
 compare standard --corpus=text.txt --out=occupied
 compare standard --corpus=text.txt --seq-len=16 --out=run
 compare run torn
@@ -102,43 +155,57 @@ compare run --lr=3
 compare run other --out=occupied
 compare run other --out=text.txt
 compare run empty-summary
-plan nope
-plan standard standard
-plan mla --attention=gated
+compare standrad => unknown attention 'standrad'; did you mean 'standard'?
+compare --attention=gated => --attention ... 'attractor compare --help' shows all
+compare runs/a runs/b => 'runs/a' is neither ... 'attractor runs list' shows runs
+compare differential --d-model=12 --n-heads=4 => differential
+compare --seeds a => --seeds must be whole numbers, got 'a'
+compare standard --corpus=text.txt --workers=0 => workers must be at least 1, got 0
+compare standard --corpus=empty.txt => corpus must contain text ... 'empty.txt' has none
+compare standard --corpus=binary.bin => corpus file must be UTF-8 text ... binary.bin'
+compare standard --corpus=short.txt => part of corpus 'short.txt' ... at least seq_len + 1 = 65 tokens
+compare standard --batch-size=auto => batch_size must be a number in a comparison, got auto
+compare standard --corpus=text.txt --keep=0 => keep must be at least 1, got 0
+plan nope => unknown attention 'nope'
+plan standard standard => presets must be without repetition, got 'standard standard'
+plan mla --attention=gated => attention must be left out where mechanisms are named
 plan --resume=nowhere
 plan --json=perhaps
+plan --resume=run --lr=0.1 => lr must be left out with --resume
+plan --device=cpu --devices=3 => batch_size / accumulation must be divisible by the number of processes, 3, got 8 / 1
+plan --devices=2 --parallel=fdsp => unknown parallel 'fdsp'; did you mean 'fsdp'?
 generate => run must be given; write attractor generate RUN
-generate nowhere
+generate nowhere => run must be a folder that exists ... 'nowhere' does not; 
 generate empty
 generate text.txt
 generate cmp
 generate hf
 generate torn
-generate no-weights
-generate flipped
+generate no-weights => run must have a checkpoint, and 'no-weights' has none yet; train it first
+generate flipped => damaged checkpoint ... step-00000002 ... choose the other one
 generate bad-best
 generate bad-tokenizer
 generate prepared
-generate run --checkpoint=first
-generate run --temperature=-1
+generate run --checkpoint=first => unknown checkpoint 'first' ... best ... last
+generate run --temperature=-1 => temperature must be at least 0 ... -1
 generate run --temperature=nan
 generate run --temperature=inf
-generate run --top-k=0
+generate run --top-k=0 => top_k must be an integer of at least 1, got 0
 generate run --top-p=0
-generate run --top-p=1.5
-generate run --max-new-tokens=-1
+generate run --top-p=1.5 => top_p must be above 0 and at most 1, got 1.5
+generate run --max-new-tokens=-1 => max_new_tokens must be an integer of at least 0, got -1
 generate run --max-new-tokens=two
 generate run --device=nope
 generate run --seed=-1
 generate run --seed=99999999999999999999999
 report => source must be given; write attractor report SOURCE
-report nope
+report nope => source must exist, and 'nope' does not
 report empty
 report text.txt
-report text.txt --out=x
+report text.txt --out=x => must hold a study's record
 report record.json --out=x
 report list.json --out=x
-report run --store=x.json
+report run --store=x.json => store must be left out for a run ... x.json
 report run --formats gif
 report cmp --formats gif
 report cmp --store=empty
@@ -149,27 +216,14 @@ report torn-metrics
 report hf
 report prepared
 report several
-claims NOPE
-claims c1
+claims NOPE => unknown claim 'NOPE'
+claims c1 => written in capitals
 claims ./nope
 claims ./text.txt
 claims empty => holds none
 claims empty {ROOT}/papers => one folder of papers
-claims --root=nope
+claims --root=nope => root must be a folder of studies
 claims --write=empty
-advise => --corpus
-advise --corpus=nope
-advise --corpus=empty.txt
-advise --corpus=text.txt --budget=soon
-advise --corpus=text.txt --budget=-5m
-advise --corpus=text.txt --budget=0s
-advise --corpus=text.txt --margin=nan
-advise --corpus=text.txt --alpha=2
-advise --corpus=text.txt --max-seeds=1
-advise --corpus=text.txt --rivals
-advise --corpus=text.txt --rivals nope
-advise --corpus=text.txt --rivals mla mla
-advise --corpus=text.txt --workers=0
 bench nope
 bench standard --size=nope
 bench standard --size=itrsa
@@ -240,6 +294,7 @@ evaluate run --tasks nope --on=text.txt
 evaluate run --tasks nope --limit=0
 evaluate run --n-iterations 3
 evaluate imported
+evaluate x --votes=a => --votes must be a whole number, got 'a'
 solve => puzzle must be given; write attractor solve PUZZLE
 solve 0000 --exact => got '0000'
 solve nope.txt --exact
@@ -307,7 +362,7 @@ data prepare text.txt --out=p --max-bad=2
 data prepare text.txt --out=p --workers=0
 data prepare text.txt --out=p --column=
 data prepare *.nope --out=p
-data verify
+data verify => folder must be given; write attractor data verify FOLDER
 data verify nope
 data verify empty
 data verify text.txt
@@ -315,7 +370,7 @@ data verify torn-corpus
 data verify cut-corpus
 data verify run
 study run
-study run nope.py
+study run nope.py => study must be a file that exists, and 'nope.py' does not
 study run small.txt
 study run empty
 study run syntax.py
@@ -325,26 +380,35 @@ study run exits.py
 study run no-study.py
 study run binary.bin
 study plan raises.py
-study plan study.py --scale=nope
+study plan study.py --scale=nope => unknown scale 'nope'
 study plan study.py --seeds 1 1
 study plan study.py --device=nope
-study run study.py --scale=nope
-study run study.py --launcher=nope
+study run study.py --scale=nope => unknown scale 'nope'
+study run study.py --launcher=nope => unknown launcher 'nope'
 study run study.py --workers=0
-study run study.py --part=3/2
+study run study.py --part=3/2 => part must be a share as 2/3
 study run study.py --seeds 1 1
 study run study.py --seeds
 study run study.py --seeds -1
 study run study.py --device=nope
 study run study.py --save-every=0
-study run study.py --parallel=nope
+study run study.py --parallel=nope => unknown parallel 'nope'
 study run study.py --root=occupied/letter.txt
 study list empty
-study list nope
-list stray
+study list nope => folder must hold study files
+study rum => unknown command 'rum'; did you mean 'run'?
+study run study.py --rows gate => unknown row 'gate'
+study run study.py --columns 0.1 => unknown column '0.1'
+study run study.py --keep=0 => keep must be at least 1, got 0
+study run study.py --from-record absent.json => must hold a study's record: No such file
+study run study.py --from-record study.py => must hold a study's record, and is damaged
+list stray => unknown name 'stray'
+list coupled-eular => did you mean 'coupled-euler'?
+data prepair => unknown command 'prepair'; did you mean 'prepare'? ('attractor data --help' shows all)
 """
 TRAIN = f"train {TINY} --corpus=text.txt"
 ALL = [f"{TRAIN} {option}" for option in TRAINING.split()] + CASES.strip().splitlines()
+PLANNED = [case for case in ALL if case.startswith("train --") and TRAIN not in case and "--resume" not in case]
 NO_GPU = [f"{command} --device=cuda" for command in ("train", "generate run", "bench standard", "study run study.py")]
 
 
@@ -399,6 +463,10 @@ def fill(patch: pytest.MonkeyPatch) -> None:
         "bad-tokenizer": ("run", "tokenizer.json", "{"),
         "torn-metrics": ("run", "metrics.jsonl", "{\n"),
         "empty-summary": ("run", "summary.json", "{}"),
+        "empty-config": ("run", "config.json", "{}"),
+        "list-config": ("run", "config.json", "[]"),
+        "odd-model": ("run", "config.json", '{"model": {"d_modle": 3}}'),
+        "odd-field": ("run", "config.json", '{"lerning_rate": 1}'),
         "flipped": ("run", "checkpoints/step-00000002/model.safetensors", "x"),
         "torn-study": ("cmp", "study.json", "{"),
         "empty-study": ("cmp", "study.json", "{}"),
@@ -425,16 +493,34 @@ def what_was_typed(line: str) -> set[str]:
     return {form for word in words for form in (word, word.replace("-", "_"), Path(word).name) if form}
 
 
+def files_of_runs() -> dict[Path, tuple[int, int]]:
+    """Return the size and time of change of every file, and of what a run that has begun would add."""
+    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in Path().rglob("*") if path.is_file()}
+
+
 @pytest.mark.parametrize("case", ALL, ids=[case.replace(TRAIN, "train") for case in ALL])
 def test_a_wrong_input_is_one_line_that_names_it(attractor: Command, case: str) -> None:
-    """Criterion: exit code 2 and one line on standard error, with a typed word or with the words that the case
-    requires."""
-    line, _, part = case.partition(" => ")
+    """Criterion: exit code 2 and one line on standard error, with a typed word or with the parts that the case
+    requires. No file is changed, and no run has begun."""
+    line, _, parts = case.partition(" => ")
+    before = files_of_runs()
     code, _, err = attractor(*shlex.split(line.replace("{ROOT}", str(ROOT))))
     assert code == 2, (code, err)
     (said,) = err.splitlines()
     assert said.startswith("error: ")
-    assert any(word in said for word in ({part} if part else what_was_typed(line))), said
+    assert all(part in said for part in parts.split(" ... ")), said
+    assert parts or any(word in said for word in what_was_typed(line)), said
+    after = files_of_runs()
+    assert {path: after.get(path) for path in before} == before
+    assert not [path for path in after.keys() - before.keys() if path.name in ("metrics.jsonl", "best.json")]
+
+
+@pytest.mark.parametrize("case", PLANNED)
+def test_a_plan_refuses_what_training_refuses_in_the_same_line(attractor: Command, case: str) -> None:
+    options = shlex.split(case.partition(" => ")[0])[1:]
+    refused, said = attractor("train", *options), attractor("plan", *options)
+    assert said.code == 2
+    assert said.err == refused.err.replace("attractor train", "attractor plan")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
@@ -470,7 +556,7 @@ def test_each_error_of_the_system_has_a_next_step_of_its_own(
     def fails(*_: object) -> None:
         raise OSError(number, os.strerror(number), "a/place")
 
-    monkeypatch.setitem(listing.COMMANDS, "list", (listing.ListArguments, fails))
+    monkeypatch.setattr(listing, "say", fails)
     code, _, err = attractor("list")
     (said,) = err.splitlines()
     assert code == 2

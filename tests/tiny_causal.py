@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from attractor.causal import Causal
 from attractor.corpus import bpe
 from attractor.corpus.tokenizer import ByteTokenizer
+from attractor.evaluate.causal import Causal
 from attractor.models import TransformerConfig
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig

@@ -24,8 +24,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from attractor.claims.ledger import Entry, find_records, ledger, read_papers, read_rule_dates
+from attractor.console import with_prefix
 from attractor.errors import InputError
-from attractor.numerals import with_prefix
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.ledger import HEADINGS, cells
 from attractor.report.study_table import console_tables, results

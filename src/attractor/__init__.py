@@ -16,23 +16,22 @@ if TYPE_CHECKING:  # what __getattr__ finds, for editors and type checkers
     from attractor import attention as attention
     from attractor import control as control
     from attractor import equilibrium as equilibrium
+    from attractor import evaluate as evaluate
     from attractor import hf as hf
     from attractor import models as models
     from attractor import report as report
-    from attractor import scoring as scoring
-    from attractor import solving as solving
     from attractor import study as study
     from attractor import tasks as tasks
     from attractor import train as train
-    from attractor.parameters import parameter_groups as parameter_groups
-    from attractor.results import RunResult as RunResult
-    from attractor.results import StudyResult as StudyResult
-    from attractor.results import compare as compare
-    from attractor.results import load as load
+    from attractor.attention.hooks import attention_maps as attention_maps
+    from attractor.attention.hooks import capture as capture
+    from attractor.attention.hooks import tap as tap
     from attractor.runs.observed import judge as judge
-    from attractor.taps import attention_maps as attention_maps
-    from attractor.taps import capture as capture
-    from attractor.taps import tap as tap
+    from attractor.study.results import RunResult as RunResult
+    from attractor.study.results import StudyResult as StudyResult
+    from attractor.study.results import compare as compare
+    from attractor.study.results import load as load
+    from attractor.train.parameters import parameter_groups as parameter_groups
 
 _ROOMS = (
     "analysis",
@@ -40,29 +39,28 @@ _ROOMS = (
     "claims",
     "control",
     "equilibrium",
+    "evaluate",
     "hf",
     "models",
     "report",
     "runs",
-    "scoring",
-    "solving",
     "study",
     "tasks",
     "train",
     "verdict",
 )
 _MODULE_OF = {
-    "RunResult": "attractor.results",
-    "StudyResult": "attractor.results",
-    "attention_maps": "attractor.taps",
-    "capture": "attractor.taps",
-    "compare": "attractor.results",
+    "RunResult": "attractor.study.results",
+    "StudyResult": "attractor.study.results",
+    "attention_maps": "attractor.attention.hooks",
+    "capture": "attractor.attention.hooks",
+    "compare": "attractor.study.results",
     "judge": "attractor.runs.observed",
-    "load": "attractor.results",
-    "parameter_groups": "attractor.parameters",
-    "tap": "attractor.taps",
+    "load": "attractor.study.results",
+    "parameter_groups": "attractor.train.parameters",
+    "tap": "attractor.attention.hooks",
 }
-_PARTS_OF_TRAINING = ("RunResult", "StudyResult", "compare", "load", "scoring", "study")  # which need safetensors, too
+_PARTS_OF_TRAINING = ("RunResult", "StudyResult", "compare", "evaluate", "load", "study")  # which need safetensors, too
 
 __all__ = sorted((*_ROOMS, *_MODULE_OF))
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from importlib import import_module
 from numbers import Integral
+from types import ModuleType
 
 
 class InputError(ValueError):
@@ -40,6 +42,14 @@ def not_installed(package: str, extra: str, use: str = "this", instead: str = ""
     """Return the error for an optional package that is missing: which extra of attractor installs it, and how."""
     message = f"package '{package}' must be installed for {use}; {to_install(extra)}"
     return NotInstalledError(message + (f", or {instead}" if instead else ""))
+
+
+def require_package(package: str, extra: str = "text") -> ModuleType:
+    """Import an optional package, or raise an error that says how to install it."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise not_installed(package, extra) from error
 
 
 def part_not_installed(error: Exception, extra: str, use: str) -> NotInstalledError | None:

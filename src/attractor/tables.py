@@ -1,28 +1,134 @@
-"""Read tables (CSV, TSV, JSON lines, JSON, Parquet) into named columns. A file is read whole, within a limit of size.
+"""Read tables (CSV, TSV, JSON lines, JSON, Parquet): row by row, or whole into named columns.
 
-The content decides how a file is read, not its name. Nothing in a cell is ever executed: a formula is a text.
+Row by row (`rows_of_cells`, `json_object`, `parquet_batches`), a table may have any size, and a row that cannot be read
+is a flaw that stops nothing. `read_table` reads a file whole, within a limit of size, and refuses what has a flaw. Its
+content decides how it is read, not its name. Nothing in a cell is ever executed: a formula is a text.
 """
 
 import csv
+import gzip
 import io
 import json
 import math
-import stat
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from attractor.errors import InputError, not_installed, require
+from attractor.files import read_regular
 
 Cell = str | float | None
-LARGEST = 128 << 20  # bytes of a file
+LARGEST = 128 << 20  # bytes of a file, also when it is unpacked
 MOST_CELLS = 20_000_000  # about a gigabyte of memory
+MOST_BYTES = 512 << 20  # of texts and numbers that a Parquet file stands for
+LONGEST_CELL = 64 << 20  # characters
+BATCH_ROWS, BATCH_BYTES = 256, 64 << 20  # of a Parquet file, at most, in memory at once
 MISSING = frozenset({"", "na", "n/a", "null", "none"})
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
-PARQUET = b"PAR1"
+PARQUET, GZIP = b"PAR1", b"\x1f\x8b"
+NARROWER = "keep the columns or lines that are needed: row, seed, step and value"
 LONGEST_SHOWN = 40  # characters of a cell in a message
+
+
+class FlawError(ValueError):
+    """A row cannot be read; the message says why in a few words."""
+
+
+def rows_of_cells(lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str] | FlawError]]:
+    """Yield the names of the columns and then the rows of separated cells, each with the line on which it begins. Blank
+    lines are left out. A flaw stands in the place of a row that cannot be read."""
+    csv.field_size_limit(LONGEST_CELL)
+    rows = csv.reader(lines, delimiter=delimiter, strict=True)
+    n_columns = 0
+    while True:
+        line = rows.line_num + 1
+        cells: list[str] | FlawError | None
+        try:
+            cells = next(rows, None)
+        except csv.Error as error:
+            cells = FlawError(f"not a row: {error}")
+        if cells is None:
+            return
+        if isinstance(cells, list) and cells:
+            if n_columns and "\0" in "".join(cells):
+                cells = FlawError("no text but binary data, with a NUL character")
+            elif n_columns and len(cells) != n_columns:
+                cells = FlawError(f"{len(cells)} fields where the header has {n_columns}")
+            else:
+                n_columns = len(cells)
+        if cells:
+            yield line, cells
+
+
+def json_object(line: bytes | str) -> dict[str, Any]:
+    """Return the object of JSON in a line, or raise a FlawError."""
+    try:
+        value = json.loads(line)
+    except UnicodeDecodeError as error:
+        raise FlawError(f"not UTF-8 at byte {error.start}") from error
+    except json.JSONDecodeError as error:
+        raise FlawError(f"not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise FlawError(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise FlawError("not a JSON object")
+    return value
+
+
+def parquet_batches(
+    path: Path, columns: Sequence[str] | None = None, start: int = 0
+) -> Iterator[tuple[int, float, Any]]:
+    """Yield the rows of a Parquet file in batches that fit into memory, each with the number of its first row and the
+    share of the file up to its end. Batches before row `start` are left out."""
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise not_installed("pyarrow", "text", "a Parquet table", "give the table as CSV") from error
+    with parquet.ParquetFile(path) as file:
+        names = list(dict.fromkeys(file.schema_arrow.names if columns is None else columns))
+        check_columns(path, file.schema_arrow.names, names)
+        row = 0
+        for number in range(file.num_row_groups):
+            if row + file.metadata.row_group(number).num_rows <= start:
+                row += file.metadata.row_group(number).num_rows
+                continue
+            for batch in file.iter_batches(_rows_at_once(path, file, number, names), [number], names):
+                if row + len(batch) > start:
+                    yield row, (row + len(batch)) / file.metadata.num_rows, batch
+                row += len(batch)
+
+
+def _rows_at_once(path: Path, file: Any, number: int, names: Sequence[str]) -> int:
+    """Return how many rows of a group to read at once. A few codes in a file may stand for long texts, each as often as
+    it is used, so the longest text of each dictionary counts."""
+    from pyarrow import compute, parquet, types
+
+    group = file.metadata.row_group(number)
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    chunks = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in names]
+    longest = sum(chunk.total_uncompressed_size for chunk in chunks) / max(group.num_rows, 1)
+    coded = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page and chunk.path_in_schema in names]
+    if coded:
+        with parquet.ParquetFile(path, read_dictionary=coded) as codes:
+            for batch in codes.iter_batches(1, [number], coded):
+                dictionaries = [column.dictionary for column in batch.columns if types.is_dictionary(column.type)]
+                longest += sum(compute.max(compute.binary_length(texts)).as_py() or 0 for texts in dictionaries)
+                break
+    return min(BATCH_ROWS, max(1, int(BATCH_BYTES / max(longest, 1))))
+
+
+def check_columns(path: Path, columns: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse a table where a wanted column is missing, or stands twice."""
+    if twice := next((name for name in wanted if columns.count(name) > 1), None):
+        raise InputError(f"columns must have different names, and '{path}' has two of {shown(twice)}; rename one")
+    if missing := next((name for name in wanted if name not in columns), None):
+        raise InputError(
+            f"column '{missing}' must be in every file, but '{path}' has {', '.join(columns) or 'none'}; "
+            "give --column NAME, or several as NAME,NAME"
+        )
 
 
 @dataclass(frozen=True)
@@ -45,7 +151,10 @@ class Table:
 
     def texts(self, name: str) -> list[str | None]:
         """Return a column as it is written, with None for empty cells, which are nan in memory."""
-        return [None if cell in (None, "") or cell != cell else str(cell) for cell in self.columns[name]]
+        cells = self.columns[name]
+        if set(map(type, cells)) == {str}:
+            return [cell or None for cell in cells]  # type: ignore[misc]
+        return [None if cell in (None, "") or cell != cell else str(cell) for cell in cells]
 
     def numbers(self, name: str, strict: bool = True) -> list[float | None]:
         """Return a column of numbers, with None for missing ones. A text that is no number is refused, or is None."""
@@ -100,16 +209,24 @@ def read_table(path: Path | str) -> Table:
 
 
 def read_content(path: Path) -> bytes:
-    """Return the content of a regular file. A pipe or a device, which might never end, is refused."""
+    """Return the content of a regular file, unpacked. A pipe or a device, which might never end, is refused."""
     try:
-        status = path.stat()
-        require(stat.S_ISREG(status.st_mode), "input", "a regular file", str(path), "write its content to a file first")
-        narrower = "keep the columns or lines that are needed: row, seed, step and value"
-        require(status.st_size <= LARGEST, "input", f"a file of at most {LARGEST >> 20} MiB", str(path), narrower)
-        with path.open("rb") as file:
-            return file.read(LARGEST)
+        content = read_regular(path, LARGEST, NARROWER)
+        if content.startswith(GZIP):
+            with gzip.open(io.BytesIO(content)) as file:
+                content = file.read(LARGEST + 1)
+            at_most = f"at most {LARGEST >> 20} MiB when it is unpacked"
+            require(len(content) <= LARGEST, "input", at_most, str(path), NARROWER)
+        return content
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"'{path}' must be a whole gzip file: {error}; copy it anew") from error
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror}; check the path and its permissions") from error
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix that says what a file holds: `.csv` of runs.CSV.gz."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def decoded(path: Path, content: bytes) -> str:
@@ -145,25 +262,21 @@ def delimiter_of(text: str) -> str:
 
 
 def _separated(path: Path, text: str) -> dict[str, list[Cell]]:
-    csv.field_size_limit(LARGEST)
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(text), strict=True)
-    try:
-        names = [name.strip() or f"column {n}" for n, name in enumerate(next(filter(None, lines), []), start=1)]
-        _check_names(path, names)
-        columns: list[list[Cell]] = [[] for _ in names]
-        rows = filter(None, lines)  # without blank lines
-        while some := list(islice(rows, 10_000)):
-            if set(map(len, some)) != {len(names)}:
-                wrong = next(row for row in some if len(row) != len(names))
-                raise InputError(
-                    f"rows must have {len(names)} cells, as the names of the columns, and one of '{path}', which "
-                    f"begins with {shown(wrong[0])} before line {lines.line_num + 1}, has {len(wrong)}; mend it"
-                )
-            _check_size(path, (len(columns[0]) + len(some)) * len(names))
-            for column, cells in zip(columns, zip(*some, strict=True), strict=True):
-                column.extend(cells)
-    except csv.Error as error:
-        raise InputError(f"line {lines.line_num} of '{path}' must be a row of a table: {error}; mend it") from None
+    rows = rows_of_cells(io.StringIO(text, newline=""), delimiter_of(text))
+    names: list[str] = []
+    columns: list[list[Cell]] = []
+    while some := list(islice(rows, 10_000)):
+        below = [cells for _, cells in some if not isinstance(cells, FlawError)]
+        if len(below) < len(some):
+            line, flaw = next(row for row in some if isinstance(row[1], FlawError))
+            raise InputError(f"line {line} of '{path}' must be a row of a table: {flaw}; mend it")
+        if not names:
+            names = [name.strip() or f"column {n}" for n, name in enumerate(below.pop(0), start=1)]
+            check_columns(path, names, names)
+            columns = [[] for _ in names]
+        _check_size(path, (len(columns[0]) + len(below)) * len(names))
+        for column, cells in zip(columns, zip(*below, strict=True), strict=bool(below)):
+            column.extend(cells)
     return dict(zip(names, columns, strict=True))
 
 
@@ -186,9 +299,9 @@ def _json(path: Path, text: str) -> dict[str, list[Cell]]:
 
 def _record(path: Path, n: int, line: str) -> Any:
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        raise InputError(f"line {n} of '{path}' must be one JSON object; mend or remove the line") from None
+        return json_object(line)
+    except FlawError as flaw:
+        raise InputError(f"line {n} of '{path}' must be one JSON object, and is {flaw}; mend or remove it") from None
 
 
 def as_cell(value: Any) -> Cell:
@@ -201,26 +314,22 @@ def as_cell(value: Any) -> Cell:
 
 
 def _parquet(path: Path) -> dict[str, list[Cell]]:
+    columns: dict[str, list[Cell]] = {}
+    n_bytes = 0
     try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise not_installed("pyarrow", "text", "a Parquet table", "give the table as CSV") from error
-    try:
-        with parquet.ParquetFile(path) as file:
-            _check_size(path, file.metadata.num_rows * len(file.schema_arrow.names))
-            _check_names(path, file.schema_arrow.names)
-            table = file.read()
-        return {name: list(map(as_cell, table.column(name).to_pylist())) for name in table.column_names}
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        for row, _, batch in parquet_batches(path):
+            _check_size(path, (row + len(batch)) * batch.num_columns)
+            n_bytes += batch.nbytes
+            fitting = f"at most {MOST_BYTES >> 20} MiB when it is unpacked"
+            require(n_bytes <= MOST_BYTES, "a table", fitting, str(path), "keep the columns that are needed")
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                columns.setdefault(name, []).extend(map(as_cell, column.to_pylist()))
+        return columns
+    except InputError:
+        raise
+    except Exception as error:  # pyarrow and its decoders raise many classes
         reason = str(error).split("\n", 1)[0]
         raise InputError(f"'{path}' must be a Parquet file, and cannot be read: {reason}; write it anew") from error
-
-
-def _check_names(path: Path, names: Sequence[str]) -> None:
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"columns must have different names, and '{path}' has two of {shown(twice)}; rename one")
 
 
 def _check_size(path: Path, n_cells: int) -> None:

@@ -17,10 +17,10 @@ from attractor.attention.couple.force import FORCES
 from attractor.attention.couple.leapfrog import Leapfrog
 from attractor.attention.couple.mlp import MLPOnly
 from attractor.attention.couple.phase import Phase, PhaseActivation
+from attractor.attention.hooks import capture
 from attractor.attention.stage import HeadLayout
 from attractor.errors import InputError
 from attractor.kernels.coupling import FORCE
-from attractor.taps import capture
 
 K = 4  # every coupling in this file has this head width
 INTEGRATORS = sorted(Dynamics.kinds().values(), key=lambda kind: kind.__name__)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attractor.analysis.memory import decay_length, effective_memory
 from attractor.attention import PRESETS, Attention, Rope, build
+from attractor.attention.hooks import capture
 from attractor.attention.mask import Mask, lower_triangle
 from attractor.attention.output.gated import Gated
 from attractor.attention.project.decayed import DecayedHeads
@@ -15,7 +16,6 @@ from attractor.attention.score.decayed import Decayed, log_survival
 from attractor.control.heads import attention_view, known_heads
 from attractor.errors import InputError
 from attractor.kernels.decay import PIECE
-from attractor.taps import capture
 from tiers import fast_alone
 
 WIDTH, H, B, T = 16, 4, 2, 9

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from attractor.attention import PRESETS, Attention, Rope, build
+from attractor.attention.hooks import capture
 from attractor.attention.mask import resolve_mask
 from attractor.attention.score.differential import FORMS, Differential
 from attractor.errors import InputError
 from attractor.models import TransformerConfig
-from attractor.taps import capture
 from attractor.train.stacked_loop import _cannot_be_vmapped
 from tiers import tiered
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from attractor.attention import PRESETS, Attention, Rope, build
+from attractor.attention.hooks import capture
 from attractor.attention.project.heads import Heads
 from attractor.attention.project.latent import LatentProjection
 from attractor.errors import InputError
-from attractor.taps import capture
 
 DIMS = {"q_latent": 7, "kv_latent": 5, "rope_dim": 4, "nope_dim": 3, "v_dim": 6}
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attractor.attention import PRESETS, Attention, build
+from attractor.attention.hooks import capture
 from attractor.attention.mask import Mask, lower_triangle
 from attractor.attention.score import softmax
 from attractor.attention.score.differential import FORMS, Differential
@@ -21,7 +22,6 @@ from attractor.attention.score.softmax import (
 )
 from attractor.attention.score.uniform import Uniform
 from attractor.attention.stage import Scoring
-from attractor.taps import capture
 
 T, H, WIDTH = 5, 4, 16
 

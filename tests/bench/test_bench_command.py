@@ -61,9 +61,8 @@ def test_all_parts_run_at_once(run: Run, tmp_path: Path) -> None:
         assert row["compile_seconds"] is None
     spoken = {(row["batch_size"], row["name"]) for row in record["decoding"]}
     assert spoken == {(n, name) for n in (1, 8) for name in names} | {(1, "standard, without cache")}
-    titles = ("2 x 16 tokens, bf16", "table 10", "table 11", "3 tokens decoded, 8 at a time")
+    titles = ("2 x 16 tokens, bf16", "3 tokens decoded, 8 at a time")
     assert all(title in printed for title in titles)
-    assert "60,408,896" in printed
     assert picture.read_text().lstrip().startswith("<?xml")
 
 
@@ -95,7 +94,7 @@ def test_an_interrupted_bench_keeps_the_parts_that_were_done(
 
 
 def test_a_log_regularly_reports_the_work_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attractor.train.console.time.monotonic", iter((0.0, 29.0, 30.0, 59.0, 60.0)).__next__)
+    monkeypatch.setattr("attractor.console.time.monotonic", iter((0.0, 29.0, 30.0, 59.0, 60.0)).__next__)
     out = StringIO()
     with telling(Console(file=out, width=20)) as tell:
         for doing in ("soon", "a line that is longer than the terminal", "soon again", "late"):

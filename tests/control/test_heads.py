@@ -8,11 +8,11 @@ from scaling import FACTOR, equal, holds, scaled, times, unsettle
 from torch import Tensor, nn
 
 from attractor.attention import PRESETS, Attention, build
+from attractor.attention.hooks import capture
 from attractor.attention.score.differential import Differential
 from attractor.control.heads import attention_view, query_key_heads
 from attractor.control.views import DotProduct, QueryKeyHeads, Rows
 from attractor.errors import InputError
-from attractor.taps import capture
 
 WIDTH, HEADS, LENGTH = 16, 4, 6
 TOKEN = Differential(form="token")

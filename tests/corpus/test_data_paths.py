@@ -7,7 +7,7 @@ import pytest
 from attractor.corpus.data_paths import locate
 from attractor.corpus.tokenizer import load_tokenizer
 from attractor.errors import InputError
-from attractor.scoring.documents import texts_on
+from attractor.evaluate.texts.documents import texts_on
 from attractor.tasks.glue.reading import read_examples
 from attractor.tasks.sudoku.formats import files_at
 from attractor.tasks.text import load_corpus

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 from attractor.corpus import readers, records, sources
 from attractor.corpus.documents import SEPARATOR_LINE
 from attractor.corpus.prepare import Preparation, prepare
-from attractor.corpus.records import FlawError, Source
+from attractor.corpus.records import Source
 from attractor.corpus.sources import documents, open_source
 from attractor.errors import InputError
 from attractor.files import in_json
+from attractor.tables import FlawError
 
 TEXTS = ['one\ntwo, "three"', "  spaces  ", "é 日本\r\nlast", "<|endoftext|> in passing", "x" * 300]
 
@@ -327,6 +329,22 @@ def test_a_folder_without_known_files_is_refused_with_its_contents(tmp_path: Pat
     (tmp_path / "a.png").touch()
     with pytest.raises(InputError, match=r"files of a known type .* but '.*' has .png; give another"):
         open_source(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_short_codes_for_long_texts_do_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Criterion: 300 rows that share a text of 100 kB are read in 5 MB."""
+    monkeypatch.setattr("attractor.tables.BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr(sys.modules[__name__], "TEXTS", ["x" * 100_000] * 300)
+    WRITERS[name](tmp_path / name)
+    source = open_source(str(tmp_path / name), ("text",))
+    tracemalloc.start()
+    assert sum(len(source.text(record)) for record in source.records()) == 300 * 100_000
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5_000_000
 
 
 def test_a_column_must_hold_text(tmp_path: Path) -> None:

@@ -15,19 +15,19 @@ from rich.control import strip_control_codes
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast, set_seed
 
 import attractor.hf.auto_classes
-from attractor.causal import load_causal
 from attractor.cli.hugging_face import ExportArguments, export
 from attractor.corpus.prepare import Preparation, prepare
 from attractor.corpus.shards import PreparedCorpus
 from attractor.corpus.tokenizer import ByteTokenizer
 from attractor.corpus.tokenizer_settings import SETTINGS_FILE
 from attractor.errors import InputError
+from attractor.evaluate.causal import load_causal
+from attractor.evaluate.texts.texts import score_texts
 from attractor.hf.convert import convert_run
 from attractor.hf.import_runs import import_run
 from attractor.hf.tokenizers import original_tokenizer
 from attractor.models import TransformerConfig
 from attractor.runs.run_folder import SEAL, RunFolder
-from attractor.scoring.texts import score_texts
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train

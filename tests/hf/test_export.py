@@ -344,8 +344,8 @@ def test_options_of_the_command(run: Path, exported: Callable[..., Path], tmp_pa
 
 
 def test_a_run_on_puzzles_is_exported_without_tokenizer(tmp_path: Path) -> None:
-    from attractor.cli.hugging_face import tokenizer_to_export
     from attractor.tasks.sudoku import Sudoku
+    from attractor.train.saved_tokenizer import tokenizer_to_export
 
     config = TrainConfig(task=Sudoku(board_size=4), model=SMALL.replace(vocab_size=5, causal=False), seq_len=16)
     folder = RunFolder.create(tmp_path / "run", config.to_dict())

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from attractor.attention import PRESETS
+from attractor.attention.hooks import capture
 from attractor.errors import InputError
 from attractor.hf.auto_classes import AttractorForCausalLM, AttractorForSequenceClassification
 from attractor.hf.cache import CACHE_NAME
@@ -18,7 +19,6 @@ from attractor.hf.config import AttractorConfig
 from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
-from attractor.taps import capture
 from tiers import tiered
 
 transformers.utils.logging.disable_progress_bar()

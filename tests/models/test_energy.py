@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attractor.attention import Rope
+from attractor.attention.hooks import capture
 from attractor.errors import InputError
 from attractor.models import ItrSAConfig
 from attractor.models.energy import (
@@ -18,7 +19,6 @@ from attractor.models.energy import (
     symmetric,
     violation_rate,
 )
-from attractor.taps import capture
 
 KINDS = {"single": 1, "multi": 4}  # number of heads
 D = 16

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from attractor.attention import PRESETS, Cache
+from attractor.attention.hooks import capture
 from attractor.models import Transformer, TransformerConfig
 from attractor.models.fast_decoding import decode_step, plain_block_modules
-from attractor.taps import capture
 from tiers import fast_alone
 
 PLAIN: dict[str, dict[str, Any]] = {

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from attractor.attention import PRESETS
+from attractor.attention.hooks import capture
 from attractor.errors import InputError
 from attractor.models import Transformer, TransformerConfig
 from attractor.models.generate import sample
-from attractor.taps import capture
 from tiers import tiered
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [10]]

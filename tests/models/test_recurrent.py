@@ -15,11 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from attractor.attention import PRESETS
+from attractor.attention.hooks import capture
 from attractor.errors import InputError
 from attractor.models import SIZES, AKOrNConfig, ItrSAConfig, PreNormItrSAConfig, RecursiveConfig
 from attractor.models.families import model_config
 from attractor.models.recurrent import RecurrentConfig, RecurrentModel
-from attractor.taps import capture
 from tiers import tiered
 
 SHAPE: dict[str, Any] = {"d_model": 32, "n_heads": 4, "max_seq_len": 16, "n_iterations": 5, "d_ff": 24}

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attractor.attention import PRESETS
+from attractor.attention.hooks import capture
 from attractor.errors import InputError
 from attractor.models import SIZES, Recursive, RecursiveConfig
 from attractor.models.maps import Iteration
 from attractor.models.recursive import stable_logits
-from attractor.taps import capture
 from attractor.train.parts import forward_flops, training_flops
 from tiers import tiered
 

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from attractor.attention import PRESETS, Cache, Rope, build
+from attractor.attention.hooks import capture
 from attractor.errors import InputError
 from attractor.models import SIZES, FastSlowConfig, TransformerConfig
-from attractor.taps import capture
 from tiers import tiered
 
 SMALL = TransformerConfig(vocab_size=61, d_model=32, n_heads=4, n_layers=2, d_ff=48, max_seq_len=40)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from attractor.analysis import jacobian
+from attractor.attention.hooks import capture
 from attractor.errors import InputError
-from attractor.taps import capture
 from attractor.train.config import TrainConfig
 from papers.jacobians.probes import iteration_maps as probe
 from papers.jacobians.probes.iteration_maps import (

@@ -2,8 +2,8 @@
 
 import torch
 
+from attractor.evaluate.boards import accuracy_over_time
 from attractor.models import ItrSAConfig, TransformerConfig
-from attractor.solving import accuracy_over_time
 from attractor.tasks.sudoku import Sudoku
 from attractor.train.config import TrainConfig
 from papers.jacobians.probes import votes

@@ -30,6 +30,7 @@ def study(
     probes: Mapping[str, Mapping[str, Any]] | None = None,
     seeds: tuple[int, ...] = (0, 1, 2),
     margin: float | None = None,
+    looks: tuple[int, ...] = (),
     rates: Mapping[str, float] | None = None,
     **texts: str,
 ) -> StudyRecord:
@@ -54,6 +55,7 @@ def study(
         published=published,
         command=texts.get("command", "attractor study run studies/synthetic.py"),
         margin=margin,
+        looks=looks,
     )
     cells = [
         cell(

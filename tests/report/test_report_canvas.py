@@ -1,9 +1,10 @@
 """Pictures inside a page: ids are told apart, and labels stay as they are."""
 
+from studies import BASE, shifted, study
+
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.study_figure import pictures
 from attractor.report.study_page import render
-from studies import BASE, shifted, study
 
 
 def test_a_label_that_looks_like_an_id_stays_as_it_is() -> None:

@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from studies import BASE, ENTROPY, SPEED, shifted, study
 
 from attractor.claims.further_seeds import with_seeds
 from attractor.files import plain
 from attractor.report.judged_study import JudgedStudy, parameters_apart
-from attractor.report.study_table import tables
+from attractor.report.study_table import results, tables
 from attractor.runs.quantity import MEAN, PERPLEXITY, Quantity, effective_rank
 from attractor.runs.study_record import StudyRecord
 from attractor.verdict.family import MOST
 from attractor.verdict.judge import judge_observations
 from attractor.verdict.moderated import FEWEST_ROWS
 from attractor.verdict.observations import Observations, ObservedRun
-from studies import BASE, ENTROPY, SPEED, shifted, study
 
 RATIO = replace(SPEED, unit="x")
 FIRST = replace(PERPLEXITY, unit="nats/byte")
@@ -25,7 +25,7 @@ FIRST = replace(PERPLEXITY, unit="nats/byte")
 
 def outcomes(record: StudyRecord) -> dict[str, str]:
     judged = JudgedStudy(record)
-    return {row: judged.differences[row, "", judged.headlines[0]].verdict.outcome for row in judged.rivals}
+    return {row: judged.differences[row, "", judged.headlines[0]].verdict.outcome for row in judged.design.rivals}
 
 
 @pytest.mark.parametrize("n_rivals", [2, FEWEST_ROWS])
@@ -168,7 +168,7 @@ def test_missing_runs_are_named():
         }
     )
     judged = JudgedStudy(record)
-    assert {row: judged.differences[row, "", FIRST].words for row in judged.rivals} == {
+    assert {row: judged.differences[row, "", FIRST].words for row in judged.design.rivals} == {
         "lost": "undecided (a run diverged, or a ratio has a value of 0)",
         "apart": "undecided (no seed in common with 'standard')",
         "never": "undecided (not run)",
@@ -249,7 +249,7 @@ def test_costs_are_shown_and_do_not_weaken_the_tests_of_quality() -> None:
     costs = (SPEED, Quantity("memory", "peak_memory_bytes", "lower"), Quantity("parameters", "n_parameters"))
     alone, beside = JudgedStudy(study(losses)), JudgedStudy(study(losses, quantities=(PERPLEXITY, *costs)))
     assert beside.n_tests(beside.families[0]) == alone.n_tests(alone.families[0]) == 2
-    for row in alone.rivals:
+    for row in alone.design.rivals:
         assert (
             beside.differences[row, "", FIRST].verdict.adjusted_p
             == alone.differences[row, "", FIRST].verdict.adjusted_p
@@ -257,6 +257,50 @@ def test_costs_are_shown_and_do_not_weaken_the_tests_of_quality() -> None:
     assert {measure for _, _, measure in beside.differences} == {FIRST}
     of_costs = JudgedStudy(study(losses, quantities=costs))
     assert {quantity for _, _, quantity in of_costs.differences} == set(costs)
+
+
+AT_LOOKS = {
+    "standard": [1.66, 1.68, 1.70, 1.67, 1.69],
+    "uniform": [2.16, 2.18],
+    "worse": [1.76, 1.781, 1.799],  # no further runs, since it is decided
+    "alike": [1.6601, 1.6799, 1.7001, 1.6699],
+    "near": [1.664, 1.677, 1.704, 1.667, 1.690],
+    "open": [1.664, 1.677, None, 1.667, 1.69],  # a pair after a missing one waits
+}
+
+
+def test_planned_looks_decide_each_row_by_its_sequential_test() -> None:
+    """Criterion: outcome, interval and p value are those of the row's verdict; no row leads by an unplanned look."""
+    record = study(AT_LOOKS, seeds=(0, 1, 2, 3, 4), margin=0.005, looks=(2, 3, 4, 5))
+    judged, rows = JudgedStudy(record), record.sequential_rows()
+    assert outcomes(record) == {
+        "worse": "worse",
+        "alike": "no difference",
+        "near": "undecided",
+        "open": "undecided",
+    }
+    for row in judged.design.rivals:
+        ours, theirs = judged.differences[row, "", judged.headlines[0]].verdict, rows.verdict(row, 0.05)
+        assert ours.difference is not None
+        for name in ("outcome", "n", "difference", "low", "high", "p", "adjusted_p"):
+            assert getattr(ours, name) == getattr(theirs, name)
+    assert not judged.leaders(judged.families[0])
+    said = {line.subject: line.text for line in judged.verdict()}
+    assert said["alike"].startswith("alike: no difference within 0.005 nats/byte, ")
+    assert said["open"].startswith("open: undecided (2 of at most 5 pairs have been run; the same command goes on)")
+    assert said["What next"].startswith("What next: the same command goes on, with 1 run to do at most: attractor")
+    caption = " ".join(results(judged, judged.families[0]).caption)
+    assert "at a look that was planned before the first run (2, 3, 4, 5 pairs)" in caption
+    assert "Missing" not in caption
+
+
+def test_a_row_that_its_planned_seeds_do_not_decide_leads_to_fresh_ones() -> None:
+    losses = {row: AT_LOOKS[row] for row in ("standard", "uniform", "near")}
+    judged = JudgedStudy(study(losses, seeds=(0, 1, 2, 3, 4), margin=0.003, looks=(2, 3, 4, 5)))
+    verdict = judged.differences["near", "", judged.headlines[0]].verdict
+    assert verdict.further_seeds
+    seeds = " ".join(map(str, range(5, 5 + verdict.n + verdict.further_seeds)))
+    assert judged.verdict()[-1].text.endswith(f"attractor study run studies/synthetic.py --seeds {seeds}")
 
 
 def test_decided_rows_and_costs_need_no_further_seeds() -> None:

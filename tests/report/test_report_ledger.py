@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
+from studies import study
 
 from attractor.claims.ledger import Entry, find_records, ledger, renewed_rule_dates
 from attractor.claims.verdicts import ClaimVerdict
@@ -13,7 +14,6 @@ from attractor.report.ledger import cells, extent, ledger_table, markdown, print
 from attractor.runs.study_record import StudyRecord
 from five_papers import CLAIMS, PAPERS, RULE_DATES
 from papers.coupled_qk.claims import COUPLED
-from studies import study
 
 ROOT = Path(__file__).parents[2]
 BASE = [1.66, 1.68, 1.70, 1.69]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from matplotlib.text import Text
+from studies import BASE, shifted, study
 
 from attractor.report.charts import Chart, charts, slug
 from attractor.report.curves import entropy_against_gate
@@ -20,7 +21,6 @@ from attractor.report.study_figure import _in_short, pictures
 from attractor.report.study_report import write_report
 from attractor.runs.study_record import StudyRecord
 from attractor.verdict.intervals import mean_interval
-from studies import BASE, shifted, study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -222,7 +222,7 @@ def test_the_page_and_the_files_show_all_charts_of_a_stored_record(tmp_path: Pat
     file."""
     stored = StudyRecord.from_dict(json.loads(json.dumps(everything().to_dict())))
     assert charts(JudgedStudy(stored)) == charts(JudgedStudy(everything()))
-    written = write_report(stored, tmp_path, formats=("svg",))
+    written = write_report(JudgedStudy(stored), tmp_path, formats=("svg",))
     page = written.read_text(encoding="utf-8")
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     kept = {stored_chart["name"]: stored_chart for stored_chart in json.loads(data)["charts"]}

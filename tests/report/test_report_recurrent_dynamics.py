@@ -3,11 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
+from studies import BASE, shifted, study
+
 from attractor.report.charts import Chart, charts
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.study_figure import pictures
 from attractor.runs.study_record import StudyRecord
-from studies import BASE, shifted, study
 
 ORBIT = [
     [[0.0, 1.0], [2.0, -1.0], [2.5, -1.5]],

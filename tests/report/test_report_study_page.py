@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from studies import BASE, ENTROPY, shifted, study
 
 from attractor.errors import InputError
 from attractor.report.judged_study import JudgedStudy
@@ -24,7 +25,6 @@ from attractor.report.study_page import render
 from attractor.report.study_report import write_report
 from attractor.runs.quantity import PERPLEXITY
 from attractor.runs.study_record import StudyRecord
-from studies import BASE, ENTROPY, shifted, study
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<b>&\"</script><script>alert('$x$')</script>"
@@ -236,7 +236,7 @@ def test_captions_are_sentences() -> None:
     ids=["nothing has run", "diverged", "alone"],
 )
 def test_an_incomplete_record_also_gives_a_report(record, tmp_path):
-    page = write_report(record, tmp_path, formats=("svg",)).read_text(encoding="utf-8")
+    page = write_report(JudgedStudy(record), tmp_path, formats=("svg",)).read_text(encoding="utf-8")
     assert outline(page).ids
     assert not re.search(r"\bnan\b", "".join(outline(page).said))
 
@@ -245,7 +245,9 @@ def test_an_incomplete_record_also_gives_a_report(record, tmp_path):
 def test_the_folder_is_complete_and_reproducible(tmp_path):
     probes = {row: {"entropy": [2.0, 1.5], "heatmaps": heatmaps(n)} for n, row in enumerate(("standard", HOSTILE))}
     record = study({"standard": BASE, HOSTILE: shifted(0.1)}, quantities=(PERPLEXITY, ENTROPY), probes=probes)
-    written = [write_report(record, tmp_path / name, kinds) for name, kinds in (("one", ALL), ("two", ALL[-1:]))]
+    written = [
+        write_report(JudgedStudy(record), tmp_path / name, kinds) for name, kinds in (("one", ALL), ("two", ALL[-1:]))
+    ]
     assert [page.name for page in written] == ["report.html"] * 2
     one, two = ({path.relative_to(page.parent) for path in page.parent.rglob("*.*")} for page in written)
     figures = {f"figures/{name}.{kind}" for name in PICTURES for kind in ALL}
@@ -265,7 +267,7 @@ PICTURES = ("curves", "differences", "profile-entropy", "attention")
 
 def test_an_unknown_format_is_refused_by_name(tmp_path):
     with pytest.raises(InputError, match="unknown format of figures 'jpg'"):
-        write_report(full(), tmp_path, formats=("jpg",))
+        write_report(JudgedStudy(full()), tmp_path, formats=("jpg",))
 
 
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
@@ -452,7 +454,7 @@ def test_texts_of_a_stored_record_stay_texts_in_every_file(tmp_path):
     record = study(columns={"$\\web$": {"standard": BASE, evil: shifted(-0.05)}}, title=evil)
     stored = StudyRecord.from_dict(record.to_dict() | {"design": record.design.to_dict() | {"name": evil}})
     assert "\n" not in stored.design.name + stored.design.title + "".join(stored.design.rows)
-    write_report(stored, tmp_path)
+    write_report(JudgedStudy(stored), tmp_path)
     for path in (tmp_path / "numbers.tex", tmp_path / "table.tex"):
         assert not re.search(r"\\(immediate|write|input\{)", re.sub(r"^%.*", "", path.read_text(), flags=re.M))
     in_markdown = (tmp_path / "table.md").read_text()

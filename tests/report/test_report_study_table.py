@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from studies import BASE, ENTROPY, SPEED, shifted, study
 
-from attractor.numerals import with_prefix
+from attractor.console import with_prefix
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.latex import in_latex, in_letters, macros, numbers
 from attractor.report.study_table import (
@@ -23,7 +24,6 @@ from attractor.report.study_table import (
 from attractor.runs.quantity import PERPLEXITY, Quantity
 from attractor.runs.study_record import Published, StudyRecord
 from attractor.verdict.words import latex_escaped
-from studies import BASE, ENTROPY, SPEED, shifted, study
 
 LOSSES = {"standard": BASE, "uniform": shifted(0.5), "good": shifted(-0.05), "best": shifted(-0.1, 0.002)}
 

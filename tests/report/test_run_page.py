@@ -203,6 +203,20 @@ def test_the_highest_and_the_lowest_of_many_layers_are_named(run: RunFolder) -> 
     assert "last: layer 31 32, layer 0 1<" in page_of(run)
 
 
+def test_a_long_run_is_thinned_while_it_is_read(tmp_path: Path) -> None:
+    """Criterion: the page is as large as that of a run of a tenth, and still has the last numbers and every spike."""
+    pages = []
+    for n in (10, 100):
+        run = RunFolder.create(tmp_path / str(n), CONFIG)
+        lines = [evaluated(s, 2.0) if s % 2 else logged(s, 4.0, spikes=s > 901) for s in range(1, 1000 * n)]
+        (run.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        pages.append(page_of(run))
+    assert len(pages[1]) < 1.5 * len(pages[0])
+    assert "every 16th of 50,000" in pages[1]
+    assert "last logged at step 99,999" in pages[1]
+    assert "1, at 902" in pages[1]
+
+
 @pytest.mark.slow
 def test_equal_runs_give_equal_bytes_in_every_folder(run: RunFolder, tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere" / "copy"

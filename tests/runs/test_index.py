@@ -1,6 +1,7 @@
 """The index of runs agrees with the run folders after any change to them, and can be rebuilt at any time."""
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -9,12 +10,13 @@ import sys
 import pytest
 
 from attractor.attention.presets import presets_as_data
-from attractor.errors import DamageWarning, InputError
+from attractor.errors import InputError
 from attractor.files import write_json
+from attractor.files.seals import LARGEST_OBJECT
 from attractor.report.live_list import WatchedFolder
 from attractor.runs import run_folder
 from attractor.runs.filters import conditions
-from attractor.runs.index import INDEX, indexed_runs
+from attractor.runs.index import index_of, indexed_runs
 from attractor.runs.run_folder import RunFolder, find_runs
 
 PRESETS = presets_as_data()
@@ -88,60 +90,77 @@ def test_a_run_that_was_killed_while_it_finished_is_interrupted(tmp_path, monkey
         run.refuse_altered()
 
 
-def built_anew(folder, good):
-    with pytest.warns(DamageWarning, match="must be an index of runs, and is damaged or foreign"):
-        assert listed(folder) == good
-    assert listed(folder) == good  # without a warning, so the file was replaced
-    with sqlite3.connect(folder / INDEX) as index:
-        assert {key for (key,) in index.execute("SELECT key FROM runs")} == set(good)
-
-
-@pytest.mark.parametrize("content", [b"no database", bytes(range(256)) * 40])
-def test_a_damaged_index_is_built_again(tmp_path, content):
-    add_run(tmp_path, "a")
-    good = listed(tmp_path)
-    (tmp_path / INDEX).write_bytes(content)
-    built_anew(tmp_path, good)
-
-
 @pytest.mark.parametrize(
     "change",
     [
+        b"",
+        b"no database",
+        bytes(range(256)) * 40,
         "DROP TABLE runs",
+        "DROP TABLE runs; PRAGMA user_version = 999",
         "DROP TABLE runs; CREATE TABLE runs (name TEXT)",
-        "DROP TABLE runs; CREATE VIEW runs AS SELECT 1 AS key, 2 AS version, 3 AS fields, 4 AS problem",
         "UPDATE runs SET fields = 'no JSON'",
         "UPDATE runs SET fields = '[]'",
         "UPDATE runs SET fields = '{}'",
         "UPDATE runs SET fields = NULL",
     ],
 )
-def test_an_index_with_other_content_is_built_again(tmp_path, change):
+def test_a_damaged_index_hides_no_run_and_is_built_again(tmp_path, change):
+    """Criterion: the list is as before, and after at most one more list the index holds JSON of each run again."""
     add_run(tmp_path, "a")
     good = listed(tmp_path)
-    with sqlite3.connect(tmp_path / INDEX) as index:
-        index.executescript(change)
-    built_anew(tmp_path, good)
+    if isinstance(change, bytes):
+        index_of(tmp_path).write_bytes(change)
+    else:
+        with sqlite3.connect(index_of(tmp_path)) as index:
+            index.executescript(change)
+    assert listed(tmp_path) == listed(tmp_path) == good
+    with sqlite3.connect(index_of(tmp_path)) as index:
+        ((key, fields),) = index.execute("SELECT key, fields FROM runs")
+    assert (key, json.loads(fields)) == ("a", good["a"].fields)
 
 
-def test_an_empty_index_or_one_of_another_format_is_built_again(tmp_path):
+def test_a_database_in_a_folder_of_runs_is_not_read(tmp_path):
+    """Criterion: not even one that is named as earlier versions named the index, and whose table never ends."""
     add_run(tmp_path, "a")
-    good = listed(tmp_path)
-    (tmp_path / INDEX).write_bytes(b"")
-    assert listed(tmp_path) == good
-    with sqlite3.connect(tmp_path / INDEX) as index:
-        index.executescript("DROP TABLE runs; PRAGMA user_version = 999")
-    assert listed(tmp_path) == good
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS key, 2, 3, 4 FROM n"
+    with sqlite3.connect(tmp_path / ".attractor-index.sqlite3") as index:
+        index.execute(f"CREATE VIEW runs AS {endless}")
+    assert set(listed(tmp_path)) == {"a"}
+    assert index_of(tmp_path).is_file()
+    assert not index_of(tmp_path).is_relative_to(tmp_path)
 
 
-def test_a_link_in_the_place_of_the_index_is_not_followed(tmp_path):
-    add_run(tmp_path, "runs/a")
-    with sqlite3.connect(tmp_path / "other.sqlite3") as other:
-        other.execute("CREATE TABLE runs (mine TEXT)")
-    (tmp_path / "runs" / INDEX).symlink_to(tmp_path / "other.sqlite3")
-    assert set(listed(tmp_path / "runs")) == {"a"}
-    with sqlite3.connect(tmp_path / "other.sqlite3") as other:
-        other.execute("SELECT mine FROM runs")
+def test_an_object_that_is_too_large_is_refused(tmp_path):
+    path = add_run(tmp_path, "a").path
+    os.truncate(path / "config.json", LARGEST_OBJECT + 1)
+    with pytest.raises(InputError, match=r"config.json' must be a file of at most 64 MiB, and is larger"):
+        read_all(path)
+    assert listed(tmp_path)["a"].state == "damaged"
+
+
+def read_all(path):
+    run = RunFolder.open(path)
+    return run.metrics(), run.summary(), run.environment
+
+
+@pytest.mark.parametrize("name", ["config.json", "summary.json", "metrics.jsonl", "seal.json", "environment.json"])
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_files_that_never_end_are_named_at_once(tmp_path, name, kind):
+    """Criterion: the list, the live view and the reader of one run name the file, and other runs are listed."""
+    add_run(tmp_path, "good")
+    path = add_run(tmp_path, "endless", finished=False).path / name
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    assert listed(tmp_path)["good"].state == "finished"
+    assert {line.key: line.state for line in WatchedFolder(tmp_path).look()}["good"] == "finished"
+    if name != "environment.json":  # the list does not read it
+        assert listed(tmp_path)["endless"].state == "damaged"
+    with pytest.raises(InputError, match=f"endless/{name}' must be a regular file"):
+        read_all(tmp_path / "endless")
 
 
 def test_an_index_that_cannot_be_written_is_read_all_the_same(tmp_path, monkeypatch):
@@ -149,7 +168,7 @@ def test_an_index_that_cannot_be_written_is_read_all_the_same(tmp_path, monkeypa
     listed(tmp_path)
     add_run(tmp_path, "b")
     connect = sqlite3.connect
-    read_only = f"file:{tmp_path / INDEX}?mode=ro"  # root may write into any file, so SQLite is told not to
+    read_only = f"file:{index_of(tmp_path)}?mode=ro"  # root may write into any file, so SQLite is told not to
     monkeypatch.setattr(sqlite3, "connect", lambda path, **options: connect(read_only, uri=True, **options))
     assert set(listed(tmp_path)) == {"a", "b"}
 
@@ -167,9 +186,10 @@ def test_two_processes_use_an_index_at_once(tmp_path):
     assert [process.wait(timeout=120) for process in together] == [0, 0, 0]
 
 
-def test_a_folder_that_cannot_be_written_is_indexed_in_memory(tmp_path, monkeypatch):
+def test_without_a_place_for_the_index_runs_are_listed_all_the_same(tmp_path, monkeypatch):
     add_run(tmp_path, "a")
-    (tmp_path / INDEX).mkdir()  # root may write into any folder, but cannot open this folder as a file
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ATTRACTOR_CACHE", str(tmp_path / "file"))
     assert set(listed(tmp_path)) == {"a"}
 
 
@@ -256,24 +276,14 @@ def test_a_meaningless_condition_is_refused(where, said):
     assert said in str(refused.value)
 
 
-def test_the_index_stores_json(tmp_path):
-    """Criterion: nothing is unpickled, and a reader needs only sqlite3 to use the index."""
-    add_run(tmp_path, "a")
-    listed(tmp_path)
-    with sqlite3.connect(tmp_path / INDEX) as index:
-        ((fields,),) = index.execute("SELECT fields FROM runs")
-    assert json.loads(fields)["label"] == "a"
-
-
-def test_an_index_that_another_process_has_locked_is_not_changed(tmp_path, monkeypatch):
+def test_an_index_that_another_process_has_locked_hides_no_run(tmp_path, monkeypatch):
     add_run(tmp_path, "a")
     listed(tmp_path)
     add_run(tmp_path, "b")
     connect = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda path, **options: connect(path, **{**options, "timeout": 0.01}))
-    with connect(tmp_path / INDEX, isolation_level=None) as other:
+    with connect(index_of(tmp_path), isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")
         assert set(listed(tmp_path)) == {"a", "b"}
         other.execute("ROLLBACK")
-        assert other.execute("SELECT key FROM runs").fetchall() == [("a",)]
-    assert (tmp_path / INDEX).exists()
+    assert set(listed(tmp_path)) == {"a", "b"}

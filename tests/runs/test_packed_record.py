@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attractor.files import sealed
+from attractor.files.seals import sealed
 from attractor.runs.packed_record import FORMAT, packed, unpacked
 from attractor.runs.study_record import StudyRecord, read_record
 from invented_records import losses, record

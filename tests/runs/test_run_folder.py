@@ -16,7 +16,7 @@ from attractor.runs.configuration import config_differences, config_hash, named
 from attractor.runs.machine import environment
 from attractor.runs.run_folder import RunFolder, find_runs
 
-CONFIG = {"label": "standard", "seed": 0, "model": {"d_model": 64, "betas": (0.9, 0.95)}}
+CONFIG = {"label": "caf\udce9", "seed": 0, "model": {"d_model": 64, "betas": (0.9, 0.95)}}  # a name of other bytes
 
 
 def test_a_run_can_be_copied_anywhere_and_read(tmp_path):
@@ -62,7 +62,7 @@ def test_foreign_files_are_never_mixed_with_a_run(tmp_path):
 
 def test_a_start_interrupted_before_its_config_can_be_repeated(tmp_path):
     (tmp_path / ".config.json.123.tmp").write_text('{"label"')
-    assert RunFolder.create(tmp_path, CONFIG).config["label"] == "standard"
+    assert RunFolder.create(tmp_path, CONFIG).config["label"] == CONFIG["label"]
 
 
 def test_a_torn_last_line_is_ignored_and_then_replaced(tmp_path):
@@ -71,7 +71,7 @@ def test_a_torn_last_line_is_ignored_and_then_replaced(tmp_path):
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 2, "tok')
     assert [record["step"] for record in run.metrics()] == [1]
-    run.append({"step": 2, "tokens": 20})
+    RunFolder.open(tmp_path).append({"step": 2, "tokens": 20})
     assert [record["step"] for record in run.metrics()] == [1, 2]
 
 

@@ -3,12 +3,15 @@
 import json
 import shutil
 import warnings
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
 from attractor.claims.ledger import find_records
 from attractor.errors import DamageWarning, InputError, LeftOutWarning
-from attractor.files import seal_holds, sealed, write_json
+from attractor.files import write_json
+from attractor.files.seals import seal_holds, sealed
 from attractor.runs.quantity import LOSS_OF_VALIDATION
 from attractor.runs.run_folder import SEAL, RunFolder
 from attractor.runs.study_record import PROBES_FILE, STUDY_FILE, Design, StudyRecord, study_as_dict
@@ -115,6 +118,78 @@ def test_a_sealed_configuration_that_changed_is_refused_by_its_name(unfinished):
         RunFolder.open(unfinished.path)
 
 
+def change_a_digit(path):
+    path.write_text(path.read_text().replace("3", "4", 1))
+
+
+def cut_a_line(path):
+    path.write_bytes(path.read_bytes().split(b"\n", 1)[1])
+
+
+@pytest.mark.parametrize("name", ["config.json", "environment.json", "tokenizer.json", "metrics.jsonl"])
+def test_no_seal_makes_a_file_valid_that_changed_since_the_run_wrote_it(tmp_path, name):
+    """Criterion: whenever the file changes, each later seal still holds the checksum of what was written."""
+    run = RunFolder.create(tmp_path / "run", {"label": "standard", "seed": 3})
+    run.write("tokenizer.json", b'{"size": 3}')
+    run.append({"step": 1, "tokens": 30})
+    change_a_digit(run.path / name)  # before any seal
+    run.seal()
+    assert run.altered() == [name]
+    with pytest.raises(InputError, match=r"metrics\.jsonl changed") if name == "metrics.jsonl" else nullcontext():
+        run.keep_until(1)
+    assert run.altered() == [name]
+    run.write_summary({"steps": 1})
+    assert run.altered() == [name]
+
+
+@pytest.mark.parametrize("name", ["environment.json", "tokenizer.json"])
+def test_resuming_makes_no_damaged_file_valid(tmp_path, name):
+    """Criterion: the damage is named, the file is kept aside, and damaged lines of metrics beside it change nothing."""
+    begun = RunFolder.create(tmp_path / "run", {"label": "standard", "seed": 3})
+    begun.write("tokenizer.json", b'{"size": 3}')
+    begun.append({"step": 1, "tokens": 10})
+    begun.seal()
+    change_a_digit(begun.path / name)
+    with (begun.path / "metrics.jsonl").open("a") as file:
+        file.write("no record\n")
+    resumed = RunFolder.open(begun.path)
+    assert set_damage_aside(resumed) == [
+        "metrics.jsonl: 1 of 2 lines are damaged; the file is kept as metrics.jsonl.damaged",
+        f"{name}: its content changed; it is kept as {name}.damaged",
+    ]
+    resumed.keep_until(1)
+    assert resumed.altered() == []
+    assert [record["step"] for record in resumed.metrics()] == [1]
+
+
+@pytest.mark.parametrize(("harm", "said"), [(Path.unlink, "the file is gone"), (cut_a_line, "its content changed")])
+@pytest.mark.parametrize("end", ["append", "seal", "write_summary"])
+def test_a_run_whose_lines_are_lost_never_ends_as_finished_and_sealed(tmp_path, harm, said, end):
+    """Criterion: the run stops with the file's name, and resuming says what is gone."""
+    run = RunFolder.create(tmp_path / "run", {"label": "standard", "seed": 0})
+    for step in (1, 2, 3):
+        run.append({"step": step, "tokens": 10 * step})
+    run.seal()
+    harm(run.path / "metrics.jsonl")
+    with pytest.raises(InputError, match=r"metrics.jsonl' must be written by its run alone"):
+        getattr(run, end)(*([] if end == "seal" else [{"step": 4, "tokens": 40}]))
+    assert not run.finished
+    (line,) = set_damage_aside(RunFolder.open(run.path))
+    assert line.startswith(f"metrics.jsonl: {said}")
+
+
+def test_what_others_append_during_a_run_is_set_aside(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {"label": "standard", "seed": 0})
+    run.append({"step": 1, "tokens": 10})
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 9, "tokens": 90}\n')
+    with pytest.warns(DamageWarning, match=r"something else appended to .* all are in metrics.jsonl.damaged"):
+        run.append({"step": 2, "tokens": 20})
+    run.write_summary({"steps": 2})
+    assert [record["step"] for record in run.metrics()] == [1, 2]
+    assert '"step": 9' in (run.path / "metrics.jsonl.damaged").read_text()
+
+
 def test_changed_metrics_of_an_unfinished_run_are_set_aside(unfinished):
     path = unfinished.path / "metrics.jsonl"
     changed = path.read_text().replace("2.25", "2.26")
@@ -140,12 +215,12 @@ def test_samples_and_probes_are_sealed_and_those_of_earlier_versions_are_read(st
     assert run.samples[0]["text"] == "abc"
     path = run.path / "samples.json"
     path.write_text(path.read_text().replace("abc", "abd"))
-    with pytest.raises(InputError, match=r"samples.json' is damaged: its content changed"):
+    with pytest.raises(InputError, match=r"samples.json' is damaged: it does not have the content that was written"):
         _ = run.samples
     write_json(path, {"samples": []})
     assert run.samples == []
     write_json(run.path / PROBES_FILE, sealed({"done": ["x"]}) | {"done": ["y"]})
-    with pytest.warns(DamageWarning, match="probes.json' is damaged: its content changed"):
+    with pytest.warns(DamageWarning, match="probes.json' is damaged: it does not have the content that was written"):
         assert StudyRecord.read(study).finished == 3
 
 
@@ -153,7 +228,7 @@ def test_a_changed_plan_of_a_study_is_refused_and_hides_no_other_study(study):
     before = (study / STUDY_FILE).read_text()
     assert len(find_records([study.parent / "none"], study.parent)) == 1
     (study / STUDY_FILE).write_text(before.replace("gated-1", "gated-0"))
-    with pytest.raises(InputError, match=r"must hold the plan of a study, and is damaged|its content changed"):
+    with pytest.raises(InputError, match=r"must hold the plan of a study, and is damaged"):
         StudyRecord.read(study)
     with pytest.warns(LeftOutWarning, match="left out a damaged study: "):
         assert find_records([study.parent / "none"], study.parent) == []
@@ -179,7 +254,7 @@ def test_a_record_with_a_changed_number_is_refused(study):
     stored = json.loads(record.to_text())
     assert StudyRecord.from_dict(stored) == record
     stored["cells"][0]["shared"]["summary"]["valid_loss"]["_each"][0] = 1.0
-    with pytest.raises(InputError, match="the record does not have the content that was stored"):
+    with pytest.raises(InputError, match="the record is damaged: it does not have the content that was written"):
         StudyRecord.from_dict(stored)
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from attractor.files import plain, sealed, sha256_of
+from attractor.files import plain
+from attractor.files.seals import checksum_of, sealed
 from attractor.runs.packed_record import packed
 from attractor.runs.study_record import read_record
 from stress import kill_study
@@ -220,7 +221,7 @@ def check(root: Path, say: Any = print) -> int:
         np.array([1, 2, 3], "<u2").tofile(place / "x")
         if isinstance(change, bytes):
             (place / "hostile/tokenizer.json").write_bytes(change)
-            sums = {**manifest["tokenizer"], "sha256": sha256_of(place / "hostile/tokenizer.json")}
+            sums = {**manifest["tokenizer"], "sha256": checksum_of(place / "hostile/tokenizer.json")}
             change = {**manifest, "tokenizer": sums}
         text = change if isinstance(change, str) else json.dumps(change)
         (place / "hostile/manifest.json").write_text(text)

@@ -27,9 +27,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attractor import console
 from attractor.runs.lock import is_held
 from attractor.runs.run_folder import RunFolder
-from attractor.train import console
 from attractor.train.checkpoint import HIDDEN, list_checkpoints, verify
 from processes import living_family
 from stress.commands import as_at_a_terminal, forked, import_all, typed
@@ -169,7 +169,7 @@ def newest_recorded(run: Path) -> int:
 def send_and_check(root: Path, cases: Sequence[tuple[str, int, str]], seed: int) -> None:
     """Carry out each case in the folder of its command, where the next case of the same command continues."""
     import_all()
-    console.SECONDS_BETWEEN_LINES = 1.0  # a forked study notices at its next line that nobody reads
+    console.SECONDS_BETWEEN = 1.0  # a forked study notices at its next line that nobody reads
     generator = random.Random(seed)
     for count, (command, number, how) in enumerate(cases, start=1):
         name = signal.Signals(number).name

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from attractor import sign_of_life
+from attractor import console
 from attractor.models import TransformerConfig
 from attractor.study.launch import Job
 from attractor.study.probe import probe_runs, probes_of
@@ -58,7 +58,7 @@ def test_a_log_names_the_run_that_is_measured_while_that_takes_long(
 
     def probe(model: object, config: TrainConfig) -> dict[str, int]:
         if config.seed == 0:
-            monkeypatch.setattr(sign_of_life, "FIRST_SECONDS", 0.001)  # from here on, no run ends before its first line
+            monkeypatch.setattr(console, "FIRST_SECONDS", 0.001)  # from here on, no run ends before its first line
         else:
             assert log.has_line.wait(60)
         return {"seed": config.seed}

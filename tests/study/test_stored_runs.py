@@ -72,7 +72,7 @@ def test_runs_that_differ_by_their_seed_are_one_row_and_judged_by_pairs(paths: l
     sensitive, gated = JudgedStudy(record).verdict()
     assert sensitive.text.startswith("Sensitive")
     assert "better, -0.05" in gated.text
-    page = write_report(record, folder, formats=("svg",)).read_text()
+    page = write_report(JudgedStudy(record), folder, formats=("svg",)).read_text()
     assert 'id="figure-curves"' in page
     assert "model.attention" not in page
     assert record == StudyRecord.read(folder), "the folder can be read again"
@@ -111,7 +111,7 @@ def test_a_verdict_is_given_only_where_rows_are_paired(tmp_path: Path, other: di
     assert "Sensitivity unknown" in instrument[0].text
     assert line.subject == "gated"
     assert said in line.text
-    assert write_report(record, folder, formats=("svg",)).exists()
+    assert write_report(JudgedStudy(record), folder, formats=("svg",)).exists()
 
 
 def test_runs_of_several_tasks_are_shown_side_by_side_by_their_loss(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from attractor.runs.configuration import config_differences
 from attractor.runs.quantity import PERPLEXITY
 from attractor.runs.study_record import Published
 from attractor.study import Axis, Scale, Study, axis, load_study, mechanisms
-from attractor.study.run import Conduct, plan_study
+from attractor.study.plan import Conduct, plan_study
 from attractor.train.config import Runtime
 from papers.language import LAPTOP_RATES, language
 

@@ -17,8 +17,9 @@ from attractor.runs.configuration import config_hash
 from attractor.runs.quantity import PERPLEXITY, Quantity
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import StudyRecord, training_curve
-from attractor.study import Axis, Scale, Study, axis
-from attractor.study.run import Conduct, identity_of, key_of, plan_study, run_study
+from attractor.study import ATTENTION_MAPS, Axis, Scale, Study, axis
+from attractor.study.plan import Conduct, identity_of, key_of, plan_study
+from attractor.study.run import run_study
 from attractor.train.config import Runtime, TrainConfig
 
 BASE = TrainConfig().replace(
@@ -296,7 +297,7 @@ def test_a_quantity_of_rows_that_another_machine_runs_leaves_a_gap(corpus, tmp_p
 
 
 def test_maps_are_measured_and_the_record_survives_storage(corpus, tmp_path):
-    probed = study(corpus, "standard", "differential", seeds=(0,), probes=("attention maps",))
+    probed = study(corpus, "standard", "differential", seeds=(0,), probes=(ATTENTION_MAPS,))
     record, _, _ = carried_out(probed, tmp_path)
     for cell in record.cells:
         (outcome,) = cell.outcomes
@@ -330,7 +331,7 @@ def test_a_record_is_the_same_before_and_after_it_was_stored_with_five_digits_in
 
 
 def test_a_record_keeps_the_maps_of_one_seed_of_a_row(corpus, tmp_path):
-    probed = study(corpus, "standard", seeds=(0, 1), probes=("attention maps",))
+    probed = study(corpus, "standard", seeds=(0, 1), probes=(ATTENTION_MAPS,))
     record, _, _ = carried_out(probed, tmp_path)
     stored = StudyRecord.from_dict(record.to_dict())
     assert ["heatmaps" in outcome.probes for outcome in record.cell("standard").outcomes] == [True, True]
@@ -409,7 +410,7 @@ def test_the_key_contains_all_that_determines_the_run(corpus, tmp_path, monkeypa
     from attractor.tasks.text import _load
 
     _load.cache_clear()
-    from attractor.study.run import _task_of
+    from attractor.study.plan import _task_of
 
     _task_of.cache_clear()
     assert key_of(config) != before

@@ -17,7 +17,7 @@ from same_runs import Listening, interrupting
 
 import attractor
 from attractor.errors import InputError, RunInterrupted
-from attractor.files import sealed, write_json
+from attractor.files.seals import sealed, write_sealed
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
 from attractor.train import checkpoint
@@ -161,7 +161,7 @@ def reseal(path: Path, **changes: object) -> None:
     """Change the manifest and seal it again, as another version of this program would write it."""
     manifest = json.loads((path / "manifest.json").read_text())
     del manifest["checksum"]
-    write_json(path / "manifest.json", checkpoint.sealed(manifest | changes))
+    write_sealed(path / "manifest.json", manifest | changes)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -419,8 +419,8 @@ def test_an_interrupted_replacement_of_a_checkpoint_loses_nothing(
 ) -> None:
     """Criterion: an interrupt of a removal, of a flush or of the second renaming leaves an intact checkpoint."""
     folder, calls = stopped / "checkpoints", []
-    target, temporary = folder / "step-00000011", checkpoint.begin_writing(folder, 11)
-    shutil.copytree(target, temporary, dirs_exist_ok=True)
+    target, temporary = folder / "step-00000011", folder / ".writing-step-00000011"
+    shutil.copytree(target, temporary)
     usual, allowed = getattr(*place), 1 if place[1] == "rename" else 0
 
     def interrupted(*arguments: object, **keywords: object) -> object:
@@ -439,5 +439,5 @@ def test_an_interrupted_replacement_of_a_checkpoint_loses_nothing(
 def test_a_checkpoint_that_a_killed_process_set_aside_comes_back(stopped: Path) -> None:
     folder = stopped / "checkpoints"
     (folder / "step-00000011").rename(folder / ".replaced-step-00000011")
-    checkpoint.begin_writing(folder, 12)
+    checkpoint.save_checkpoint(RunFolder.open(stopped), {}, {}, checkpoint.TrainState(step=1))
     assert steps(folder)[-1] == 11

@@ -11,7 +11,7 @@ from attractor.train.console import LiveConsole
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_log_has_regular_lines_of_steps(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     """Criterion: lines also appear between the logged steps. A terminal has a progress bar and no such line."""
-    monkeypatch.setattr("attractor.train.console.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("attractor.console.SECONDS_BETWEEN", 0.0)
     said = StringIO()
     live = LiveConsole(Console(file=said, force_terminal=terminal, width=120))
     live.begin({"label": "gated", "n_parameters": 1, "device": "cpu", "threads": 1, "data": "text"}, 0, 100)

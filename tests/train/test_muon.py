@@ -13,11 +13,11 @@ from attractor.control.heads import query_key_heads
 from attractor.control.views import Rows
 from attractor.errors import InputError
 from attractor.models import Transformer, TransformerConfig
-from attractor.parameters import parameter_groups
 from attractor.train import muon
 from attractor.train.config import TrainConfig
 from attractor.train.muon import MuonAdamW, muon_groups, orthogonalized
 from attractor.train.optimizer import load_optimizer, optimizer_groups
+from attractor.train.parameters import parameter_groups
 from tiers import fast_alone
 
 MODEL = TransformerConfig(vocab_size=64, d_model=32, n_heads=4, n_layers=2, d_ff=48, max_seq_len=16)

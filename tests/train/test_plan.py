@@ -13,10 +13,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from attractor.attention import PRESETS
+from attractor.console import with_prefix
 from attractor.kernels.coupling import Program, apply_force, integrate_reference
 from attractor.kernels.differential import IMPLEMENTATIONS, differential_attention_reference
 from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
-from attractor.numerals import with_prefix
 from attractor.train.calibrate import RunCosts
 from attractor.train.config import TrainConfig
 from attractor.train.parts import forward_flops, parameters_by_part, training_flops_per_token, without_data

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from attractor.cli.hugging_face import tokenizer_to_export
 from attractor.errors import InputError
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks.glue import Glue
@@ -13,7 +12,7 @@ from attractor.tasks.sudoku import Sudoku
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
-from attractor.train.saved_tokenizer import TOKENIZER_FILE, tokenizer_of_run
+from attractor.train.saved_tokenizer import TOKENIZER_FILE, tokenizer_of_run, tokenizer_to_export
 
 TEXT = "the same words come again and again in a text of the same few words\n" * 60
 SHORT = TrainConfig(n_steps=1, warmup_steps=0, batch_size=2, seq_len=16, eval_batches=1)

@@ -92,7 +92,7 @@ def test_a_compiled_step_is_not_compiled_again_by_telemetry(config: TrainConfig,
 
     class Watched(Run):
         def gradients(self, batch: Batch, share: float) -> Tensor:
-            from attractor.taps import listening
+            from attractor.attention.hooks import listening
 
             hooks = any(module._forward_pre_hooks for module in self.model.modules())
             seen.append((listening() or hooks, self.model.training))

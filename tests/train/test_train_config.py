@@ -12,12 +12,12 @@ from attractor.attention import PRESETS
 from attractor.attention.position import LearnedPositions
 from attractor.errors import InputError, require
 from attractor.models import SIZES, TransformerConfig
-from attractor.parameters import parameter_groups
 from attractor.tasks.sudoku import Sudoku
 from attractor.train.config import RECIPES, SCHEDULES, Runtime, TrainConfig
 from attractor.train.from_recipe import RunRequest
 from attractor.train.memory import ProcessLayout
 from attractor.train.optimizer import build_optimizer
+from attractor.train.parameters import parameter_groups
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

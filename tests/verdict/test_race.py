@@ -195,9 +195,19 @@ def test_a_trainer_in_awk_races_under_a_shell_and_two_at_a_time(attractor, row, 
     rows = ["--baseline", AWK.replace("GAIN", "0"), "--row", "mine=" + AWK.replace("GAIN", row) + " | tail -n 1"]
     settings = ["--value", "loss=(.+)", "--margin", ".1", "--shell", "--jobs", "2", "--looks", "3", "6"]
     said = attractor("race", *rows, *settings, "--max-seeds", "6", "--json")
+    assert said.err.startswith("Lower loss is taken to be better. Plan in ")
     (verdict,) = json.loads(said.out)["verdicts"]
     assert verdict["outcome"] == outcome, said
     assert verdict["n"] in (3, 6)
+
+
+def test_the_better_side_is_guessed_from_the_pattern_and_may_be_given(attractor):
+    Path("train.py").write_text(NANOGPT_LIKE.replace("val loss", "accuracy"))
+    line = line_of(0.2, "--max-seeds", "4", "--value", "accuracy ([0-9.]+)")
+    for more, side, outcome in (((), "Higher accuracy is taken to be", "worse"), (("--better", "lower"), "", "better")):
+        said = attractor(*line, *more, "--out", outcome)
+        assert side in said.out
+        assert f"mine: {outcome}." in said.out
 
 
 LAST = {
@@ -283,12 +293,13 @@ WRONG = {
     "no name": ({"--row": "train {seed}"}, "row must be NAME=COMMAND, got 'train {seed}'"),
     "a name that is a path": ({"--row": "../up=train {seed}"}, "row must be NAME=COMMAND with a name of"),
     "the name of the baseline": ({"--row": "baseline=train {seed}"}, "row must be NAME=COMMAND with a name of"),
-    "no group": ({"--value": "loss"}, "value must be a regular expression with one group"),
-    "no pattern": ({"--value": "("}, "value must be a regular expression, got '('"),
+    "no group": ({"--value": "loss"}, "value must have one group"),
+    "no pattern": ({"--value": "("}, "value must be a regular expression, and '(' is none"),
     "no margin": ({"--margin": "0"}, "margin must be above zero, got 0.0"),
     "a negative margin": ({"--margin": "-1"}, "margin must be above zero, got -1.0"),
     "one seed": ({"--max-seeds": "1"}, "max_seeds must be an integer of at least 2, got 1"),
     "looks beyond the last": ({"--looks": "12"}, "looks must be rising numbers of pairs from 2 up that end with 2"),
+    "neither lower nor higher": ({"--better": "more"}, "better must be lower or higher, got 'more'"),
     "no jobs": ({"--jobs": "0"}, "jobs must be an integer of at least 1, got 0"),
     "a budget without a unit": ({"--budget": "3"}, "budget must be a time with its unit, got '3'"),
     "a timeout of zero": ({"--timeout": "0s"}, "timeout must be above zero"),
@@ -297,7 +308,7 @@ WRONG = {
     "the plan of another margin": ({"--margin": ".1", "--out": "raced"}, "margin must be as in the plan of 'raced'"),
     "the plan of another baseline": ({"--baseline": "x {seed}", "--out": "raced"}, "baseline must be as in the plan"),
     "another command of a row": ({"--row": "mine=x {seed}", "--out": "raced"}, "row mine must be"),
-    "a plan that was changed": ({"--out": "changed"}, "must be as it was written, and its checksum differs"),
+    "a plan that was changed": ({"--out": "changed"}, "does not have the content that was written (checksum)"),
     "a damaged plan": ({"--out": "damaged"}, "must hold the plan of a race, and is damaged"),
     "damaged outcomes": ({"--out": "torn"}, "must hold a run's outcome a line, and is damaged"),
 }

@@ -1,5 +1,6 @@
 """Observations are read from what other programs write, and what cannot be read is refused in a line."""
 
+import gzip
 import json
 import math
 import os
@@ -20,7 +21,8 @@ def write(folder: Path, files: dict[str, str]) -> list[Path]:
     paths = [folder / name for name in files]
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(files[path.relative_to(folder).as_posix()])
+        content = files[path.relative_to(folder).as_posix()].encode()
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return paths
 
 
@@ -109,6 +111,23 @@ WRITTEN: dict[str, tuple[dict[str, str], dict[str, str], dict[str, dict[Any, flo
         {"x": {0: 1.0, 1: 1.0}, "y": {0: 1.0, 1: 1.0}},
         "row: from the names of the files, seed: from the names of the files, value: 'val_loss', step: 'step'",
     ),
+    "gzip": ({"mine.s0.csv.gz": "loss\n1\n", "mine.s1.csv.gz": "loss\n2\n"}, {}, {"mine": {0: 1.0, 1: 2.0}}, "table"),
+    "a log in gzip": ({"mine.s7.log.gz": NANOCHAT.format(".93")}, {}, {"mine": {7: 0.93}}, "log of nanochat"),
+    "no header": ({"a.tsv": "x\t0\t.5\nx\t1\t1\n"}, {}, {"x": {0: 0.5, 1: 1.0}}, "taken to have no header line"),
+    "no header, by place": (
+        {"a.csv": "x,0,5e-1,.7\ny,0,1,2\n"},
+        {"row": "1", "seed": "2", "value": "4"},
+        {"x": {0: 0.7}, "y": {0: 2.0}},
+        "row: 'column 1', seed: 'column 2', value: 'column 4'",
+    ),
+    "a column for each seed": (
+        {"a.csv": "method,0,1\nx,1,2\ny,3,nan\n"},
+        {},
+        {"x": {0: 1.0, 1: 2.0}, "y": {0: 3.0, 1: NAN}},
+        "table with a column for each seed",
+    ),
+    "columns called seed 1 and s2": ({"a.csv": ',"seed 1",s2\nx,1,2\n'}, {}, {"x": {1: 1.0, 2: 2.0}}, "each seed"),
+    "steps, then a column for each seed": ({"m.csv": "step,0,1\n5,.1,.2\n"}, {"value": "3"}, {"m": {0: 0.2}}, "table"),
     "pandas": ({"a.csv": ",name,seed,acc\n0,x,0.0,5\n1,y,0.0,6\n"}, {}, {"x": {0: 5.0}, "y": {0: 6.0}}, "value: 'acc'"),
     "W&B": ({"wandb.csv": WANDB}, {}, {"standard": {0: 3.3, 1: NAN}, "mine": {0: 3.2}}, "1 lines have a state"),
     "W&B chart": ({"chart.csv": CHART}, {}, {"std": {0: 4.0}, "mine": {0: 4.1}}, "chart of W&B"),
@@ -239,6 +258,8 @@ REFUSED: dict[str, tuple[dict[str, str] | Make, dict[str, str], str]] = {
     "no rows": ({"a.csv": "method,loss\n"}, {}, "with rows below"),
     "text among numbers": ({"a.csv": "method,loss\nx,1\nx,1\ny,oops\n"}, {}, "'loss' .* row 3 of '.*' has 'oops'"),
     "two columns of values": ({"a.csv": "method,val_loss,val_acc\nx,1,2\n"}, {}, "'val_loss', 'val_acc' .*--value"),
+    "no header, two numbers": ({"a.csv": "x,.1,.2\ny,.3,.4\n"}, {}, "'column 2', 'column 3' .*--value"),
+    "a place beyond the columns": ({"a.csv": "x,.1\ny,.3\n"}, {"value": "3"}, "a column, got '3'; .*'row', 'value'"),
     "no column of values": ({"a.csv": "method,seed\nx,1\n"}, {}, "none seems to; give --value"),
     "unknown column": ({"a.csv": "method,loss\nx,1\n"}, {"seed": "sed"}, "a column, got 'sed'; .* 'method', 'loss'"),
     "unknown value": ({"a.csv": "method,loss\nx,1\n"}, {"value": "los"}, "a column, got 'los'; .* 'method', 'loss'"),
@@ -247,7 +268,7 @@ REFUSED: dict[str, tuple[dict[str, str] | Make, dict[str, str], str]] = {
     "repeats of a seed": ({"a.csv": "method,seed,loss\nx,1,1\nx,1,2\n"}, {}, "'x' with seed 1 .* give --step"),
     "steps twice": ({"a.csv": "method,step,loss\nx,1,1\nx,1,2\n"}, {}, "two at step 1 .*--seed"),
     "a line without its step": ({"a.csv": "method,step,loss\nx,1,1\nx,,2\n"}, {}, "row 2 of '.*' has a value and none"),
-    "wide row": ({"a.csv": "method,loss\nx,1,2\n"}, {}, "has 3"),
+    "wide row": ({"a.csv": "method,loss\nx,1,2\n"}, {}, "3 fields where the header has 2"),
     "empty log": ({"a.log": ""}, {}, "is empty"),
     "unknown log": ({"a.log": "epoch 1, held-out 3\nepoch 2, held-out 2\n"}, {}, "--value 'val_loss:"),
     "expression without a match": ({"a.log": NANO_GPT}, {"value": "bpb: (.*)"}, "value must be in a line .*'bpb: "),

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from attractor.analysis.lumpability import Lumpability, lumpability_profile
+from attractor.attention.hooks import attention_maps
 from attractor.equilibrium.master_equation import column_sums
 from attractor.models.fast_slow import FastSlow
 from attractor.models.language_model import LanguageModel
 from attractor.models.vitals import Vitals, summary_of_vitals
 from attractor.study.study import Probe
-from attractor.taps import attention_maps
 from attractor.train.config import TrainConfig
 from attractor.train.hardware import on_device
 from attractor.train.start import load_start

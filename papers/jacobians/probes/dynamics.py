@@ -65,14 +65,14 @@ from attractor.analysis import (
     quadratic_form,
     sphere_tangent,
 )
+from attractor.attention.hooks import capture
 from attractor.attention.mask import resolve_mask
+from attractor.evaluate.boards.evaluation import Question, evaluate_run
 from attractor.models.itrsa import ItrSA
 from attractor.models.language_model import LanguageModel
 from attractor.models.maps import Iteration, Step
 from attractor.models.recurrent import RecurrentModel
-from attractor.solving.evaluation import Question, evaluate_run
 from attractor.study.study import Probe
-from attractor.taps import capture
 from attractor.train.config import TrainConfig
 from attractor.train.finished import Finished
 from attractor.train.hardware import on_device

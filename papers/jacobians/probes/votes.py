@@ -1,6 +1,6 @@
 """The probe `votes` measures how many boards a recurrent model solves when the best of K answers to each counts.
 
-The answer with the lowest energy is the best one (`attractor.solving.cast_votes`). `probes.votes`:
+The answer with the lowest energy is the best one (`attractor.evaluate.boards.cast_votes`). `probes.votes`:
 
     boards       share of boards solved, of the first 100 of every validation set: boards.SET.K for K = 1, 4, 16, 64
     cells        share of blanks that are right, likewise
@@ -12,10 +12,10 @@ from noise has one answer to a board, and is not measured. The answers take 64 o
 
 from typing import Any
 
+from attractor.evaluate.boards.test_time_accuracy import accuracy_over_votes
 from attractor.kernels.precision import autocast
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
-from attractor.solving.test_time_accuracy import accuracy_over_votes
 from attractor.study.study import Probe
 from attractor.tasks.sudoku import SudokuTask
 from attractor.train.config import TrainConfig

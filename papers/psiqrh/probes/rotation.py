@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attractor.attention.hooks import queries_and_keys
 from attractor.models.language_model import LanguageModel
 from attractor.study.study import Probe
-from attractor.taps import queries_and_keys
 from attractor.train.config import TrainConfig
 from attractor.train.hardware import on_device
 

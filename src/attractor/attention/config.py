@@ -9,7 +9,7 @@ from attractor.attention.project.heads import Heads
 from attractor.attention.score.softmax import Softmax
 from attractor.attention.stage import Coupling, Output, Projection, Scoring, Stage
 from attractor.errors import InputError, require, unknown
-from attractor.fields import PrintsChanges, require_types
+from attractor.files.fields import PrintsChanges, require_types
 
 STAGES: dict[str, type[Stage]] = {"project": Projection, "couple": Coupling, "score": Scoring, "output": Output}
 
@@ -70,3 +70,13 @@ class AttentionConfig(PrintsChanges):
                 raise unknown("attention field", key, [*STAGES, "dropout"])
         stages = {name: family.from_dict(stored[name]) for name, family in STAGES.items() if name in stored}
         return cls(dropout=stored.get("dropout", 0.0), **stages)  # type: ignore[arg-type]
+
+
+def unlike_standard(name: str, stage: Stage) -> str:
+    """Return how a stage differs from that of standard attention: its class, and its fields not at their defaults."""
+    standard, default = type(getattr(AttentionConfig(), name)), type(stage)()
+    values = {f.name: getattr(stage, f.name) for f in fields(stage)}
+    words = [] if type(stage) is standard else [type(stage).__name__]
+    return " ".join(
+        [*words, *(f"{field}={value}" for field, value in values.items() if value != getattr(default, field))]
+    )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from attractor.attention.cache import Cache
 from attractor.attention.config import AttentionConfig
 from attractor.attention.couple.norm_and_position import NormalisingCoupling, NormAndPosition
+from attractor.attention.hooks import tap
 from attractor.attention.mask import Mask, resolve_mask
 from attractor.attention.norm import RMSNorm, RMSNormAcross
 from attractor.attention.position import Rope, Rotation
@@ -24,7 +25,6 @@ from attractor.attention.project.latent import LatentProjection
 from attractor.attention.score.softmax import Softmax, logit_penalty
 from attractor.attention.stage import HeadLayout, Shape
 from attractor.errors import InputError, require, require_count
-from attractor.taps import tap
 
 
 def build(

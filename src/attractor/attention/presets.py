@@ -43,6 +43,31 @@ PRESETS: dict[str, AttentionConfig] = {
     "uniform": AttentionConfig(project=Values(), score=Uniform()),
 }
 
+# What `attractor list` says of each of these.
+ABOUT_PRESETS = {
+    "standard": "softmax attention, keys and values per head",
+    "gqa": "four query heads share a key and value head",
+    "mqa": "all query heads share one key and value head",
+    "mla": "keys and values from a small latent vector",
+    "differential": "difference of two softmax maps",
+    "differential-original": "the same, weighted as in its first paper",
+    "differential-v2": "the same, with a weight for every token",
+    "mlp-only": "an MLP on queries, no coupling (control)",
+    "coupled-euler": "queries and keys move each other, Euler step",
+    "coupled-hamiltonian": "queries and keys move each other by leapfrog",
+    "coupled-symplectic": "leapfrog whose force is a gradient",
+    "coupled-linear": "an Euler step whose force is one matrix",
+    "coupled-differential": "coupled-euler, then differential",
+    "coupled-gqa": "coupled-euler with keys shared as in gqa",
+    "coupled-mla": "coupled-euler with keys from mla's latent",
+    "psiqrh": "phase attention over one wide shared latent",
+    "phase": "queries and keys turned by a learned phase",
+    "gated": "a sigmoid gate on what every head returns",
+    "coupled-gated": "coupled-euler with gated output",
+    "decay": "linear attention with a learned decay",
+    "uniform": "the mean of visible values (control)",
+}
+
 
 def preset(name: str) -> AttentionConfig:
     if name not in PRESETS:

@@ -30,7 +30,7 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from attractor.attention import Attention
-from attractor.console_table import console_table
+from attractor.console import console_table
 from attractor.errors import require
 from attractor.models.fast_slow import FastSlow
 from attractor.models.mlp import GatedMLP, PlainMLP

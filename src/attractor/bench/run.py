@@ -21,10 +21,10 @@ from attractor.bench.shape import BenchShape, config_of
 from attractor.bench.tables import tables
 from attractor.bench.training import counted_flops, time_training
 from attractor.bench.trial import BenchSetting
+from attractor.console import now_and_then, print_line
 from attractor.files import write_json
 from attractor.runs.machine import environment
 from attractor.train.config import TrainConfig
-from attractor.train.console import now_and_then, print_line
 from attractor.train.heap import freed_memory_kept
 
 Tell = Callable[[str], None]

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from attractor.console import in_bytes, in_time
 from attractor.errors import InputError
-from attractor.numerals import in_bytes, in_time
 from attractor.train.process import begin, end_at_once, fresh_processes
 
 ENDING = 5.0  # seconds that a process may take to exit after its answer

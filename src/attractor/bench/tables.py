@@ -8,8 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attractor.bench.record import data_sheet_flops
-from attractor.console_table import console_table
-from attractor.numerals import in_bytes, in_time, with_prefix
+from attractor.console import console_table, in_bytes, in_time, with_prefix
 
 Row = Mapping[str, Any]
 

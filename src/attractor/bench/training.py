@@ -17,7 +17,7 @@ from attractor.bench.cases import our_config
 from attractor.bench.passes import PASSES, Passes
 from attractor.bench.subprocess_timing import NotMeasured, free_memory
 from attractor.bench.trial import BenchSetting, Trial, on_device, release, tried, warmed_up
-from attractor.numerals import in_time
+from attractor.console import in_time
 from attractor.train.parts import forward_flops, parameters_by_part, without_data
 
 N_CALLS = 2  # calls in a trial

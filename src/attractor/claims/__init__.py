@@ -3,11 +3,10 @@
 The claims of the five papers themselves are in `papers/`. Nothing here imports torch.
 """
 
-from attractor.claims.pilot import Pilot
-from attractor.claims.sensitivity import control_gap
 from attractor.claims.verdicts import AllOf, ClaimVerdict, Rule
+from attractor.verdict.sensitivity import control_gap
 
-__all__ = ["AllOf", "ClaimVerdict", "Pilot", "Rule", "control_gap"]
+__all__ = ["AllOf", "ClaimVerdict", "Rule", "control_gap"]
 
 
 def __dir__() -> list[str]:

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from attractor.claims.sensitivity import control_gap
 from attractor.runs.quantity import LOSS, LOSS_OF_VALIDATION, Quantity
 from attractor.runs.study_record import Cell, StudyRecord
 from attractor.verdict.intervals import seed_differences
+from attractor.verdict.sensitivity import control_gap
 
 ROUNDS = {"tokens_per_second": "step_seconds"}  # the summary field that holds a timing's seconds, round by round
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 FEWEST = 4  # seeds of a comparison by default
 
 
-def with_seeds(command: str, known: Sequence[int], n_seeds: int) -> str:
-    """Return the command for `n_seeds` seeds, the known ones and those that follow, of the whole study.
+def with_seeds(command: str, known: Sequence[int], n_seeds: int, only_new: bool = False) -> str:
+    """Return the command for `n_seeds` seeds of the whole study: the known ones unless `only_new`, and those that
+    follow.
 
     New seeds follow the largest known one. So a pilot, whose seeds begin at 100, never gets the seeds of its study.
     """
-    first = max(known, default=-1) + 1
-    seeds = [*sorted(known), *range(first, first + n_seeds - len(known))]
+    first, kept = max(known, default=-1) + 1, [] if only_new else sorted(known)
+    seeds = [*kept, *range(first, first + n_seeds - len(kept))]
     words = shlex.split(command)
     for option in ("--seeds", "--part"):
         words = _without(words, option, r"\d+(/\d+)?")

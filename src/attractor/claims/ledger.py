@@ -19,7 +19,7 @@ from attractor.claims.claim import Claim, Paper
 from attractor.claims.loading import CLAIMS_FILE, executed, in_words
 from attractor.claims.verdicts import ClaimVerdict, Rule
 from attractor.errors import InputError, LeftOutWarning
-from attractor.runs.run_folder import read_sealed
+from attractor.files.seals import read_sealed
 from attractor.runs.study_record import STUDY_FILE, StudyRecord, read_record
 
 SCALES = ("paper", "bench", "desk", "laptop", "smoke")  # the largest first

@@ -1,7 +1,7 @@
 """The command line: one thin function per command.
 
 Every option is a field of a config and is checked there. A wrong input ends in one line and exit code 2. The module of
-a command is imported when the command is chosen; help and lists come from `tables.py` and need no command's module.
+a command is imported when the command is chosen; help and completion read their texts from its source.
 """
 
 import os
@@ -11,20 +11,15 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.metadata import version
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from attractor.__main__ import ctrl_c_ends_at_once
-from attractor.cli.console import Heartbeat, LogConsole, say
-from attractor.cli.help import GROUPS_OF_COMMANDS, help_of_all, help_of_command, help_of_group
+from attractor.cli.commands import COMMANDS, GROUPS, options_of
+from attractor.cli.help import help_of_all, help_of_command, help_of_group
+from attractor.cli.parsing import parse_command, refuse_unknown_options
 from attractor.cli.streams import SIGPIPE, OutputLost, end_streams, guard_streams, loss_of_output
-from attractor.cli.tables import tables
 from attractor.errors import (
     DamageWarning,
     InputError,
@@ -36,7 +31,11 @@ from attractor.errors import (
     unknown,
 )
 from attractor.files import next_step
+from attractor.loading import ctrl_c_ends_at_once, temporary_text
 from attractor.train.interrupt import SIGNALS, Deadline, StopRequest
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _LEFT_OUT: list[str] = []  # warnings about damaged runs and studies that this command left out
 _PYTHONS_OWN = warnings.showwarning
@@ -44,36 +43,6 @@ WIDTH_OF_A_LOG = 120
 INTERRUPTED = "interrupted; the same command goes on from what is saved"
 RESUMABLE = ("compare", "train", "race", "data prepare", "study run")  # commands that go on from what is saved
 HELP = ("-h", "--help", "--help-all")
-COMMANDS = {  # each with its module, whose own COMMANDS holds the argument class and the function
-    "compare": "runs",
-    "train": "runs",
-    "plan": "runs",
-    "judge": "judge",
-    "race": "race",
-    "watch": "watch",
-    "advise": "advise",
-    "generate": "runs",
-    "evaluate": "evaluate",
-    "measure": "measure",
-    "solve": "solve",
-    "bench": "bench",
-    "import": "hugging_face",
-    "convert": "hugging_face",
-    "export": "hugging_face",
-    "data prepare": "data",
-    "data verify": "data",
-    "study run": "study",
-    "study plan": "study",
-    "study list": "study",
-    "runs list": "stored_runs",
-    "runs show": "stored_runs",
-    "runs compare": "stored_runs",
-    "runs prune": "stored_runs",
-    "report": "evidence",
-    "claims": "evidence",
-    "list": "listing",
-    "completion": "completion",
-}
 WITHOUT_PYTORCH = ("listing", "completion", "watch", "stored_runs", "evidence", "data", "judge", "race")
 
 
@@ -83,10 +52,14 @@ def main() -> None:
         print("standard output is closed, so nothing is shown", file=sys.stderr)
     guard_streams()
     quiet = os.environ.get("RANK", "0") != "0"  # under torchrun one process speaks for all
-    console = Console(quiet=quiet) if sys.stdout.isatty() else LogConsole(width=WIDTH_OF_A_LOG, quiet=quiet)
     _LEFT_OUT.clear()
     try:
-        run_line(sys.argv[1:], console)
+        words = sys.argv[1:] or ["--help"]
+        text = requested_text(words)
+        if text is None:
+            run_line(words, quiet)
+        elif not quiet:
+            print(text)
         sys.stdout.flush()
         if _LEFT_OUT:  # damaged runs or studies are missing in the result
             sys.exit(1)
@@ -141,27 +114,29 @@ def say_damage(message: Warning | str, category: type[Warning], *place: Any, **f
         _PYTHONS_OWN(message, category, *place, **further)
 
 
-def run_line(argv: Sequence[str], console: Console) -> None:
-    """Run the command of a line, or print its help."""
-    words = list(argv) or ["--help"]
-    text = f"attractor {version('attractor')}" if words[0] == "--version" else requested_help(words)
-    if text is None:
-        with Heartbeat(console, f"attractor {command_of(words)}"), Deadline(interrupted):
-            try:
-                args, run = parse(words)
-                run(args, console)
-            except InputError as error:
-                error.args = (f"{error}{missing_next_step(str(error), command_of(words))}",)
+def run_line(words: Sequence[str], quiet: bool) -> None:
+    """Run the command of a line."""
+    name = command_of(words)
+    refuse_unknown_options(name, words[len(name.split()) :])
+    from rich.console import Console  # which takes time to load, and help needs none
+
+    from attractor.cli.console import LogConsole, heartbeat
+
+    console = Console(quiet=quiet) if sys.stdout.isatty() else LogConsole(width=WIDTH_OF_A_LOG, quiet=quiet)
+    with heartbeat(console, f"attractor {name}"), Deadline(interrupted):
+        try:
+            args, run = parse(words)
+            run(args, console)
+        except InputError as error:
+            error.args = (f"{error}{missing_next_step(str(error), name)}",)
+            raise
+        except (RunStopped, OSError):
+            raise
+        except Exception as error:
+            use = f"'attractor {name}'"
+            if (refused := part_not_installed(error, "train", use) or in_code_of_a_study(error)) is None:
                 raise
-            except (RunStopped, OSError):
-                raise
-            except Exception as error:
-                use = f"'attractor {command_of(words)}'"
-                if (refused := part_not_installed(error, "train", use) or in_code_of_a_study(error)) is None:
-                    raise
-                raise refused from error
-    else:
-        say(console, text)
+            raise refused from error
 
 
 def in_code_of_a_study(error: Exception) -> InputError | None:
@@ -173,28 +148,31 @@ def in_code_of_a_study(error: Exception) -> InputError | None:
 def missing_next_step(message: str, name: str) -> str:
     """Return the next step of an error about the value of an option, where the message names none."""
     refused = re.match(r"(\w+) must be [^;]*$", message)
-    if refused is None or refused[1] not in {option.name for option in tables().options_of(name)}:
+    if refused is None or refused[1] not in {option.name for option in options_of(name)}:
         return ""
     return f"; 'attractor {name} --help' shows what --{refused[1].replace('_', '-')} may be and its usual value"
 
 
-def parse(words: Sequence[str]) -> tuple[Any, Callable[[Any, Console], None]]:
+def parse(words: Sequence[str]) -> tuple[Any, Callable[[Any, "Console"], None]]:
     """Return the arguments of the command that a line begins with, and the function that takes them."""
-    from attractor.cli.parsing import parse_command, refuse_unknown_options  # tyro takes time, and help needs none
-
     name = command_of(words)
-    rest = words[len(name.split()) :]
-    refuse_unknown_options(name, rest)
-    arguments, run = module_of(name).COMMANDS[name.split()[-1]]
-    return parse_command(arguments, name, rest), run
+    module, _, function = COMMANDS[name].partition(".")
+    run = getattr(imported(module), function)
+    return parse_command(run.__annotations__["args"], name, words[len(name.split()) :]), run
 
 
-def requested_help(words: Sequence[str]) -> str | None:
-    """Return the help that a line requests, or None."""
+def requested_text(words: Sequence[str]) -> str | None:
+    """Return the version or the help that a line requests, or None."""
+    if words[0] == "--version":
+        from importlib.metadata import version  # which takes longer to load than all else here
+
+        return f"attractor {version('attractor')}"
     width = shutil.get_terminal_size().columns
-    if words[0] in HELP:
-        return help_of_all(width)
-    if words[0] in GROUPS_OF_COMMANDS and (not words[1:] or words[1] in HELP):
+    if words[0] == "help" and words[1:2] and words[1] not in ("--all", *HELP):
+        words = [*words[1:], "--help"]
+    if words[0] in ("help", *HELP):
+        return help_of_all(width, "--all" in words)
+    if words[0] in GROUPS and (not words[1:] or words[1] in HELP):
         return help_of_group(words[0], width)
     if not set(HELP) & set(words):
         return None
@@ -209,28 +187,17 @@ def command_of(words: Sequence[str]) -> str:
     if within and name not in COMMANDS:
         raise unknown("command", words[1], within, see=f"'attractor {first} --help' shows all")
     if not within and first not in COMMANDS:
-        raise unknown("command", first, {word.split()[0] for word in COMMANDS}, see="'attractor --help' shows all")
+        raise unknown(
+            "command", first, {"help", *(word.split()[0] for word in COMMANDS)}, see="'attractor --help' shows all"
+        )
     return name if within else first
 
 
-def module_of(name: str) -> ModuleType:
+def imported(module: str) -> ModuleType:
     """Import the module of a command. Loading PyTorch takes seconds, so a terminal says that it is loading."""
-    module = f"attractor.cli.{COMMANDS[name]}"
-    if COMMANDS[name] in WITHOUT_PYTORCH:
-        return import_module(module)
+    name = f"attractor.cli.{module}"
+    if module in WITHOUT_PYTORCH:
+        return import_module(name)
     with temporary_text("loading PyTorch ..."), ctrl_c_ends_at_once():
         import_module("torch")
-        return import_module(module)
-
-
-@contextmanager
-def temporary_text(text: str) -> Iterator[None]:
-    """Show a text on the terminal while PyTorch loads, and remove it afterwards; a log shows nothing."""
-    is_shown = sys.stderr.isatty() and "torch" not in sys.modules
-    if is_shown:
-        print(text, end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        if is_shown:
-            print("\r" + " " * len(text) + "\r", end="", file=sys.stderr, flush=True)
+        return import_module(name)

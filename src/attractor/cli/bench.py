@@ -1,19 +1,20 @@
 """The command that measures speed: bench."""
 
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from attractor.attention.presets import PRESETS
 from attractor.cli.console import say
 from attractor.errors import RunInterrupted, require, unknown
+from attractor.files import prepare_place
 from attractor.train.config import Runtime
+from attractor.train.hardware import resolve_device
 
 if TYPE_CHECKING:
     import torch
@@ -29,47 +30,45 @@ PRECISION = {"cpu": ("fp32",), "cuda": ("bf16",)}
 
 @dataclass(frozen=True)
 class BenchArguments:
-    """Time mechanisms against each other and against other libraries. Training steps, memory and decoding are
-    measured."""
-
-    presets: Annotated[
-        Positional[tuple[str, ...]],
-        arg(help="mechanisms, also as NAME:FIELD=VALUE, or 'all'; by default the seven main ones"),
-    ] = ()
-    baseline: Annotated[str, arg(help="the mechanism that speeds are relative to")] = "standard"
-    size: Annotated[
-        str | None,
-        arg(
-            help="a Transformer or FastSlow whose width, heads, layers and MLP are used; by default as suits the device"
-        ),
-    ] = None
-    d_model: Annotated[int | None, arg(help="width of the model; by default the size's")] = None
-    heads: Annotated[int | None, arg(help="attention heads per layer; by default the size's")] = None
-    layers: Annotated[int | None, arg(help="number of layers; by default the size's")] = None
-    d_ff: Annotated[
-        int | None, arg(help="hidden width of the MLP; by default the size's, or four times a given d_model")
-    ] = None
-    vocab: Annotated[int | None, arg(help="tokens in the vocabulary; by default the size's")] = None
-    lengths: Annotated[tuple[int, ...], arg(help="sequence lengths to measure; by default 512")] = ()
-    tokens: Annotated[
-        int | None, arg(help="tokens per step, in as many sequences as fit; by default as suits the device")
-    ] = None
-    precision: Annotated[
-        tuple[str, ...], arg(help="fp32, bf16 or both; by default fp32 on a CPU and bf16 on a GPU")
-    ] = ()
-    compile: Annotated[bool, arg(help="use torch.compile, for other libraries too; compile time is shown apart")] = (
-        False
-    )
-    rounds: Annotated[int, arg(help="measured steps per case; 0 measures no steps")] = 7
-    decode: Annotated[int, arg(help="tokens to decode per case; 0 measures no decoding")] = 32
-    peers: Annotated[bool, arg(help="also time transformers and x-transformers where they are installed")] = True
-    patience: Annotated[float, arg(help="seconds that one case may take at one length")] = 120.0
-    profile: Annotated[bool, arg(help="show instead where the time of a step goes, and write a trace")] = False
-    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
-    out: Annotated[
-        Path | None, arg(help="JSON file that receives every measurement; with --profile, traces are written beside it")
-    ] = None
-    figure: Annotated[Path | None, arg(help="SVG, PNG or PDF file to draw")] = None
+    presets: Positional[tuple[str, ...]] = ()
+    """mechanisms, also as NAME:FIELD=VALUE, or 'all'; by default the seven main ones"""
+    baseline: str = "standard"
+    """the mechanism that speeds are relative to"""
+    size: str | None = None
+    """a Transformer or FastSlow whose width, heads, layers and MLP are used; by default as suits the device"""
+    d_model: int | None = None
+    """width of the model; by default the size's"""
+    heads: int | None = None
+    """attention heads per layer; by default the size's"""
+    layers: int | None = None
+    """number of layers; by default the size's"""
+    d_ff: int | None = None
+    """hidden width of the MLP; by default the size's, or four times a given d_model"""
+    vocab: int | None = None
+    """tokens in the vocabulary; by default the size's"""
+    lengths: tuple[int, ...] = ()
+    """sequence lengths to measure; by default 512"""
+    tokens: int | None = None
+    """tokens per step, in as many sequences as fit; by default as suits the device"""
+    precision: tuple[str, ...] = ()
+    """fp32, bf16 or both; by default fp32 on a CPU and bf16 on a GPU"""
+    compile: bool = False
+    """use torch.compile, for other libraries too; compile time is shown apart"""
+    rounds: int = 7
+    """measured steps per case; 0 measures no steps"""
+    decode: int = 32
+    """tokens to decode per case; 0 measures no decoding"""
+    peers: bool = True
+    """also time transformers and x-transformers where they are installed"""
+    patience: float = 120.0
+    """seconds that one case may take at one length"""
+    profile: bool = False
+    """show instead where the time of a step goes, and write a trace"""
+    device: str = Runtime.device
+    out: Path | None = None
+    """JSON file that receives every measurement; with --profile, traces are written beside it"""
+    figure: Path | None = None
+    """SVG, PNG or PDF file to draw"""
 
 
 def request_of(args: BenchArguments, device: "torch.device") -> "Request":
@@ -125,11 +124,14 @@ def request_of(args: BenchArguments, device: "torch.device") -> "Request":
 
 
 def bench(args: BenchArguments, console: Console) -> None:
+    """Time mechanisms against each other and against other libraries. Training steps, memory and decoding are measured.
+
+    attractor bench coupled-euler mla --lengths 512 2048
+    attractor bench gated --profile
+    """
     from attractor.bench.figure import draw, kind_of
     from attractor.bench.profile import profile_table
     from attractor.bench.run import bench_all, profiles
-    from attractor.files import prepare_place
-    from attractor.train.hardware import resolve_device
 
     require(min(args.lengths, default=1) >= 1, "lengths", "one or more of at least 1", args.lengths)
     if args.figure is not None:
@@ -154,6 +156,3 @@ def bench(args: BenchArguments, console: Console) -> None:
     if args.figure is not None:
         draw(record, args.figure)
         say(console, str(args.figure))
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {"bench": (BenchArguments, bench)}

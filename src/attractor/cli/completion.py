@@ -1,14 +1,12 @@
 """The command that prints a script with which the shell completes commands, options and names: completion."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Console
 
-from attractor.cli.tables import tables
+from attractor.cli.commands import COMMANDS, names, options_of
 
-NAMES = {  # options that take names, and the kind of names
+TAKE_NAMES = {  # options that take names, and the kind of names
     "--attention": "mechanisms",
     "--slow-attention": "mechanisms",
     "--baseline": "mechanisms",
@@ -47,28 +45,30 @@ complete -o default -F _attractor attractor
 
 @dataclass(frozen=True)
 class CompletionArguments:
-    """Print a script that makes bash or zsh complete commands, options and names.
-
-    Write it to a file, and add `source FILE` to ~/.bashrc or ~/.zshrc.
-    """
+    """The command takes no options."""
 
 
 def show_completion(args: CompletionArguments, console: Console) -> None:
+    """Print a script that makes bash or zsh complete commands, options and names. Write it to a file, and add `source
+    FILE` to ~/.bashrc or ~/.zshrc.
+
+        attractor completion > ~/.attractor-completion
+    """
     console.print(script(), markup=False, highlight=False, soft_wrap=True, end="")
 
 
 def script() -> str:
     """Return one script for both shells; zsh emulates the completion of bash."""
-    commands = tables().commands
-    groups = sorted({name.split()[0] for name in commands if " " in name})
-    choices = {"": " ".join([*dict.fromkeys(name.split()[0] for name in commands), "--help", "--version"])}
+    groups = sorted({name.split()[0] for name in COMMANDS if " " in name})
+    first = dict.fromkeys(name.split()[0] for name in COMMANDS)
+    choices = {"": " ".join([*first, "help", "--help", "--version"])}
     choices |= {
-        group: " ".join(name.split()[1] for name in commands if name.startswith(f"{group} ")) for group in groups
+        group: " ".join(name.split()[1] for name in COMMANDS if name.startswith(f"{group} ")) for group in groups
     }
-    choices |= {name: " ".join(words_of(name)) for name in commands}
+    choices |= {name: " ".join(words_of(name)) for name in COMMANDS}
     return SCRIPT % {
         "groups": "|".join(groups),
-        "values": "\n".join(branch(8, option, " ".join(tables().kinds[kind])) for option, kind in NAMES.items()),
+        "values": "\n".join(branch(8, option, " ".join(names()[kind])) for option, kind in TAKE_NAMES.items()),
         "commands": "\n".join(branch(16, f'"{name}"', words) for name, words in choices.items()),
     }
 
@@ -79,16 +79,9 @@ def branch(indent: int, pattern: str, choices: str) -> str:
 
 def words_of(name: str) -> list[str]:
     """Return the words that may follow a command: its options, and names if it takes any."""
-    written = [option.written.split()[0] for option in tables().options_of(name) if not option.positional]
+    written = [option.written.split()[0] for option in options_of(name) if not option.positional]
     options = [option.replace("[no-]", no) for option in written for no in ("", "no-")]
-    kinds = tables().kinds
-    listed_kinds = ("mechanisms", "sizes", "recipes", "tasks", "corpora")
-    of_list = [name for kind in listed_kinds for name in (kind, *kinds[kind])]
-    names = {"list": of_list}.get(name, [*kinds["mechanisms"]] if name in OF_MECHANISMS else [])
-    everything = ["--help-all"] if tables().commands[name].settings else []
-    return list(dict.fromkeys([*names, *options, "--help", *everything]))
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
-    "completion": (CompletionArguments, show_completion)
-}
+    of_list = [name for kind, table in names().items() for name in (kind, *table)]
+    taken = {"list": of_list}.get(name, [*names()["mechanisms"]] if name in OF_MECHANISMS else [])
+    everything = ["--help-all"] if any(option.is_setting for option in options_of(name)) else []
+    return list(dict.fromkeys([*taken, *options, "--help", *everything]))

@@ -2,15 +2,13 @@
 
 import shlex
 import sys
-import threading
 import time
-from typing import Any, Self
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from rich.console import Console
 
-from attractor.numerals import in_time
-
-SECONDS = 30.0
+from attractor.console import SECONDS_BETWEEN, SignOfLife, in_time
 
 
 class LogConsole(Console):
@@ -35,28 +33,14 @@ def command_line() -> str:
     return shlex.join(["attractor", *sys.argv[1:]])
 
 
-class Heartbeat:
-    """Within the context, print to stderr how long the command has been at work whenever nothing else was printed for
+def heartbeat(console: Console, command: str, seconds: float = SECONDS_BETWEEN) -> AbstractContextManager[Any]:
+    """Return a context that prints to stderr how long the command has been at work, if nothing else was printed for
     `seconds`. A terminal needs no such lines, since it shows progress bars."""
+    if not isinstance(console, LogConsole) or console.quiet:
+        return nullcontext()
 
-    def __init__(self, console: Console, command: str, seconds: float = SECONDS) -> None:
-        self.console, self.command, self.seconds = console, command, seconds
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=self._beat, daemon=True)
+    def line(at_work: float) -> str:
+        is_silent = time.monotonic() - console.printed >= 0.9 * seconds
+        return f"{command}: at work for {in_time(at_work)}" if is_silent else ""
 
-    def __enter__(self) -> Self:
-        if isinstance(self.console, LogConsole) and not self.console.quiet:
-            self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.over.set()
-
-    def _beat(self) -> None:
-        assert isinstance(self.console, LogConsole)
-        began = latest = time.monotonic()
-        while not self.over.wait(self.seconds / 30):
-            now, latest = time.monotonic(), max(latest, self.console.printed)
-            if now - latest >= self.seconds:
-                print(f"{self.command}: at work for {in_time(now - began)}", file=sys.stderr, flush=True)
-                latest = now
+    return SignOfLife(lambda text: print(text, file=sys.stderr, flush=True), line, seconds)

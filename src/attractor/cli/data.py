@@ -1,56 +1,53 @@
 """Commands about corpora on disk: data prepare and verify."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from attractor.cli.console import say
-
-Columns = Annotated[
-    str | None,
-    arg(help="column of tables that holds the text, or several as title,abstract; by default 'text' or the only one"),
-]
 
 
 @dataclass(frozen=True)
 class DataPrepareArguments:
-    """Turn text into a prepared corpus of tokens. If it is interrupted, the same command continues."""
-
-    source: Annotated[
-        Positional[str],
-        arg(help="file, folder, pattern, saved data set, or owner/name:config:column of the Hugging Face Hub"),
-    ]
-    out: Annotated[Path, arg(help="folder to write")]
-    tokenizer: Annotated[str, arg(help="bytes, gpt2, bpe:SIZE (trained on this corpus), or a path")] = "bytes"
-    column: Columns = None
-    split: Annotated[str, arg(help="split of a data set that has several")] = "train"
-    articles: Annotated[
-        bool, arg(help="rows are lines of articles as in WikiText; ' = Title = ' begins a document")
-    ] = False
-    max_tokens: Annotated[str | None, arg(help="most training tokens, as 250k, 100M or 1.5G; by default all")] = None
-    valid_share: Annotated[float, arg(help="share of documents held out for validation")] = 0.1
-    drop_duplicates: Annotated[
-        bool, arg(help="leave out training documents whose words are in validation, too; copies within training stay")
-    ] = False
-    special_tokens: Annotated[
-        bool, arg(help="read names of special tokens in a text as these tokens, for chats that you rendered yourself")
-    ] = False
-    max_bad: Annotated[float, arg(help="largest share of malformed records that is accepted")] = 0.01
-    workers: Annotated[int | None, arg(help="threads; by default one per core")] = None
+    source: Positional[str]
+    """file, folder, pattern, saved data set, or owner/name:config:column of the Hugging Face Hub"""
+    out: Path
+    """folder to write"""
+    tokenizer: str = "bytes"
+    """bytes, gpt2, bpe:SIZE (trained on this corpus), or a path"""
+    column: str | None = None
+    """column of tables that holds the text, or several as title,abstract; by default 'text' or the only one"""
+    split: str = "train"
+    """split of a data set that has several"""
+    articles: bool = False
+    """rows are lines of articles as in WikiText; ' = Title = ' begins a document"""
+    max_tokens: str | None = None
+    """most training tokens, as 250k, 100M or 1.5G; by default all"""
+    valid_share: float = 0.1
+    """share of documents held out for validation"""
+    drop_duplicates: bool = False
+    """leave out training documents whose words are in validation, too; copies within training stay"""
+    special_tokens: bool = False
+    """read names of special tokens in a text as these tokens, for chats that you rendered yourself"""
+    max_bad: float = 0.01
+    """largest share of malformed records that is accepted"""
+    workers: int | None = None
+    """threads; by default one per core"""
 
 
 @dataclass(frozen=True)
 class DataVerifyArguments:
-    """Read all of a prepared corpus and check it: checksums, and ids within the vocabulary."""
-
-    folder: Annotated[Positional[Path], arg(help="folder that 'attractor data prepare' wrote")]
+    folder: Positional[Path]
+    """folder that 'attractor data prepare' wrote"""
 
 
 def data_prepare(args: DataPrepareArguments, console: Console) -> None:
+    """Turn text into a prepared corpus of tokens. If it is interrupted, the same command continues.
+
+    attractor data prepare notes.txt --tokenizer bpe:4096 --out corpora/notes
+    """
     from attractor.corpus.columns import columns_from
     from attractor.corpus.prepare import Preparation, count_of, prepare
     from attractor.corpus.progress import LivePreparation, print_corpus
@@ -64,14 +61,12 @@ def data_prepare(args: DataPrepareArguments, console: Console) -> None:
 
 
 def data_verify(args: DataVerifyArguments, console: Console) -> None:
+    """Read all of a prepared corpus and check it: checksums, and ids within the vocabulary.
+
+    attractor data verify corpora/notes
+    """
     from attractor.corpus.shards import PreparedCorpus
 
     corpus = PreparedCorpus.open(args.folder)
     corpus.verify()
     console.print(f"{len(corpus.train) + len(corpus.valid):,} tokens are as they were written", highlight=False)
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
-    "prepare": (DataPrepareArguments, data_prepare),
-    "verify": (DataVerifyArguments, data_verify),
-}

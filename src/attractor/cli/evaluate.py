@@ -1,25 +1,29 @@
 """The command that evaluates a model on its validation sets, on texts, or on tasks of lm-eval: evaluate."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from attractor.cli.console import command_line, say
-from attractor.cli.dtypes import dtype_of
-from attractor.cli.study_code import OfStudy, define_mechanisms
+from attractor.cli.options import OfTrainedModel, dtype_of, given, refuse_given
+from attractor.cli.study_code import define_mechanisms
+from attractor.console import progress, waiting
 from attractor.errors import InputError, not_installed, require
-from attractor.sign_of_life import waiting
-from attractor.train.config import Runtime, data_of
+from attractor.files import write_bytes, write_json, write_text
+from attractor.models.recurrent import RecurrentModel
+from attractor.runs.machine import environment
+from attractor.runs.run_folder import RunFolder
+from attractor.train.config import TrainConfig, data_of
+from attractor.train.hardware import resolve_device
 
 if TYPE_CHECKING:
-    from attractor.causal import Causal
-    from attractor.scoring.documents import Texts
-    from attractor.scoring.texts import TextScore
+    from attractor.evaluate.causal import Causal
+    from attractor.evaluate.texts.documents import Texts
+    from attractor.evaluate.texts.texts import TextScore
 
 OF_RUNS = ("n_iterations", "votes", "seed", "puzzles", "max_batches")
 OF_TEXTS = ("on", "column", "against", "stride")
@@ -28,81 +32,76 @@ OF_SCORES = ("window", "dtype")  # of texts and of tasks
 
 
 @dataclass(frozen=True)
-class EvaluateArguments:
-    """Measure how good a model is. A run is measured on its validation sets, any causal model on texts (--on) or on
-    tasks of lm-eval (--tasks)."""
-
-    model: Annotated[Positional[Path], arg(help="run folder; with --on or --tasks also a Hugging Face folder")]
-    on: Annotated[
-        str | None, arg(help="texts to score: a file, a folder or a corpus; by default what the run held out")
-    ] = None
-    column: Annotated[
-        str | None, arg(help="column of a table that holds the text; by default 'text' or the only one")
-    ] = None
-    against: Annotated[Path | None, arg(help="second model, compared with the first document by document")] = None
-    window: Annotated[int | None, arg(help="tokens of context; by default as in training")] = None
-    stride: Annotated[int | None, arg(help="tokens between two windows; by default half a window")] = None
-    tasks: Annotated[tuple[str, ...], arg(help="names of lm-eval's tasks")] = ()
-    include_path: Annotated[Path | None, arg(help="folder with tasks of your own, whose code is executed")] = None
-    n_shots: Annotated[int | None, arg(help="examples before each question; by default as the task says")] = None
-    limit: Annotated[int | None, arg(help="questions per task, to try it out; by default all")] = None
-    apply_chat_template: Annotated[bool, arg(help="ask in the model's chat template, with shots as its turns")] = False
-    n_iterations: Annotated[
-        tuple[int, ...], arg(help="iterations of an iterated model; several make a curve; by default as in training")
-    ] = ()
-    votes: Annotated[int, arg(help="answers per board, of which the one of lowest energy counts")] = 1
-    seed: Annotated[int, arg(help="seed of the starts of all votes but the first")] = 0
-    puzzles: Annotated[Path | None, arg(help="file of boards to solve; by default the validation sets")] = None
-    batch_size: Annotated[
-        int | None, arg(help="sequences per batch; by default as in training, or as memory allows")
-    ] = None
-    max_batches: Annotated[int | None, arg(help="batches of each set; by default as in training, all of a file")] = None
-    checkpoint: Annotated[str, arg(help="checkpoint of a run: best or last")] = "best"
-    study: OfStudy = None
-    dtype: Annotated[str | None, arg(help="fp32, bf16 or fp16; by default as in training or as stored")] = None
-    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
-    out: Annotated[Path | None, arg(help="folder for evaluation.json and its figures")] = None
-
-    def given(self, names: tuple[str, ...]) -> list[str]:
-        defaults = {f.name: f.default for f in fields(self)}
-        return [name for name in names if getattr(self, name) != defaults[name]]
-
-    def refuse(self, names: tuple[str, ...], beside: str) -> None:
-        for name in self.given(names):
-            raise InputError(f"{name} must be left out {beside}, got {getattr(self, name)}; leave it out")
+class EvaluateArguments(OfTrainedModel):
+    model: Positional[Path]
+    """run folder; with --on or --tasks also a Hugging Face folder"""
+    on: str | None = None
+    """texts to score: a file, a folder or a corpus; by default what the run held out"""
+    column: str | None = None
+    """column of a table that holds the text; by default 'text' or the only one"""
+    against: Path | None = None
+    """second model, compared with the first document by document"""
+    window: int | None = None
+    """tokens of context; by default as in training"""
+    stride: int | None = None
+    """tokens between two windows; by default half a window"""
+    tasks: tuple[str, ...] = ()
+    """names of lm-eval's tasks"""
+    include_path: Path | None = None
+    """folder with tasks of your own, whose code is executed"""
+    n_shots: int | None = None
+    """examples before each question; by default as the task says"""
+    limit: int | None = None
+    """questions per task, to try it out; by default all"""
+    apply_chat_template: bool = False
+    """ask in the model's chat template, with shots as its turns"""
+    n_iterations: tuple[int, ...] = ()
+    """iterations of an iterated model; several make a curve; by default as in training"""
+    votes: int = 1
+    """answers per board, of which the one of lowest energy counts"""
+    seed: int = 0
+    """seed of the starts of all votes but the first"""
+    puzzles: Path | None = None
+    """file of boards to solve; by default the validation sets"""
+    batch_size: int | None = None
+    """sequences per batch; by default as in training, or as memory allows"""
+    max_batches: int | None = None
+    """batches of each set; by default as in training, all of a file"""
+    dtype: str | None = None
+    """fp32, bf16 or fp16; by default as in training or as stored"""
+    out: Path | None = None
+    """folder for evaluation.json and its figures"""
 
 
 def evaluate(args: EvaluateArguments, console: Console) -> None:
+    """Measure how good a model is. A run is measured on its validation sets, any causal model on texts (--on) or on
+    tasks of lm-eval (--tasks).
+
+        attractor evaluate runs/one --on notes.txt --against runs/another
+        attractor evaluate runs/one --tasks hellaswag --limit 100
+    """
     if args.out is not None and args.out.is_file():
         raise InputError(f"out must be a folder, and '{args.out}' is a file; choose another name")
     define_mechanisms(args.study, console)
     if args.tasks:
-        args.refuse((*OF_RUNS, *OF_TEXTS), "with --tasks")
+        refuse_given(args, (*OF_RUNS, *OF_TEXTS), "with --tasks")
         _tasks(args, console)
         return
-    args.refuse(OF_TASKS, "without --tasks")
-    if args.given(OF_TEXTS) or not _has_validation_sets(args.model):
-        args.refuse(OF_RUNS, "where texts are scored")
+    refuse_given(args, OF_TASKS, "without --tasks")
+    if given(args, OF_TEXTS) or not _has_validation_sets(args.model):
+        refuse_given(args, OF_RUNS, "where texts are scored")
         _texts(args, console)
         return
-    args.refuse(OF_SCORES, "where a run is measured on its validation sets (--on TEXT scores texts instead)")
+    refuse_given(args, OF_SCORES, "where a run is measured on its validation sets (--on TEXT scores texts instead)")
     _validation_sets(args, console)
 
 
-# --- validation sets ------------------------------------------------------------------------------------------------
-
-
 def _validation_sets(args: EvaluateArguments, console: Console) -> None:
-    from attractor.files import write_bytes, write_json
-    from attractor.models.recurrent import RecurrentModel
-    from attractor.progress import progress
+    from attractor.evaluate.boards.accuracy_figure import curves_figure
+    from attractor.evaluate.boards.evaluation import Question, evaluate_run
+    from attractor.evaluate.boards.table import record, table_of
     from attractor.report.canvas import as_file
-    from attractor.runs.run_folder import RunFolder
-    from attractor.solving.accuracy_figure import curves_figure
-    from attractor.solving.evaluation import Question, evaluate_run
-    from attractor.solving.table import record, table_of
     from attractor.train.finished import finished_run
-    from attractor.train.hardware import resolve_device
 
     question = Question(args.n_iterations, args.votes, args.seed, args.puzzles, args.batch_size, args.max_batches)
     run = finished_run(args.model, resolve_device(args.device), args.checkpoint)
@@ -122,14 +121,10 @@ def _validation_sets(args: EvaluateArguments, console: Console) -> None:
     say(console, str(written))
 
 
-# --- texts ----------------------------------------------------------------------------------------------------------
-
-
 def _texts(args: EvaluateArguments, console: Console) -> None:
-    from attractor.files import write_text
-    from attractor.scoring.documents import texts_on, trained_text
-    from attractor.scoring.paired_test import in_words, paired, require_enough
-    from attractor.scoring.tables import lines_of_documents, record_of_texts, table_of_texts
+    from attractor.evaluate.texts.documents import texts_on, trained_text
+    from attractor.evaluate.texts.paired_test import in_words, paired, require_enough
+    from attractor.evaluate.texts.tables import lines_of_documents, record_of_texts, table_of_texts
 
     folders = [args.model, *([] if args.against is None else [args.against])]
     trained_on = [task for folder in folders if (task := trained_text(folder)) is not None]
@@ -160,8 +155,7 @@ def _texts(args: EvaluateArguments, console: Console) -> None:
 
 
 def _score(args: EvaluateArguments, folder: Path, name: str, texts: "Texts", console: Console) -> "TextScore":
-    from attractor.progress import progress
-    from attractor.scoring.texts import encode_texts, score
+    from attractor.evaluate.texts.texts import encode_texts, score
 
     causal = replace(_load(args, folder), name=name)
     say(console, causal.describe())
@@ -170,13 +164,9 @@ def _score(args: EvaluateArguments, folder: Path, name: str, texts: "Texts", con
         return score(encoded, args.batch_size, start_progress(f"tokens of {name}", encoded.n_tokens))
 
 
-# --- tasks ----------------------------------------------------------------------------------------------------------
-
-
 def _tasks(args: EvaluateArguments, console: Console) -> None:
     from attractor.corpus.network import OFFLINE, reachable
-    from attractor.progress import progress
-    from attractor.scoring.tables import table_of_tasks
+    from attractor.evaluate.texts.tables import table_of_tasks
 
     require(args.limit is None or args.limit >= 1, "limit", "at least 1", args.limit)
     require(args.n_shots is None or args.n_shots >= 0, "n_shots", "at least 0", args.n_shots)
@@ -185,7 +175,7 @@ def _tasks(args: EvaluateArguments, console: Console) -> None:
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
         say(console, f"{OFFLINE}: only tasks whose data are on this machine can run")
     try:
-        from attractor.scoring.harness import AttractorLM, evaluate_tasks
+        from attractor.evaluate.texts.harness import AttractorLM, evaluate_tasks
     except ImportError as error:
         raise not_installed("lm-eval", "eval", f"--tasks ({error})") from error
     _make_out(args)
@@ -203,9 +193,6 @@ def _tasks(args: EvaluateArguments, console: Console) -> None:
         _write_record(args, {"model": causal.name, **conditions, "limit": args.limit, **chosen}, console)
 
 
-# --- what they share ------------------------------------------------------------------------------------------------
-
-
 def _make_out(args: EvaluateArguments) -> None:
     """Make the folder of the results before the work, so that an impossible folder is refused at once."""
     if args.out is not None:
@@ -213,38 +200,27 @@ def _make_out(args: EvaluateArguments) -> None:
 
 
 def _load(args: EvaluateArguments, folder: Path) -> "Causal":
-
-    from attractor.causal import load_causal
-    from attractor.train.hardware import resolve_device
+    from attractor.evaluate.causal import load_causal
 
     dtype = dtype_of(args.dtype)
     return load_causal(folder, resolve_device(args.device), dtype, args.checkpoint if _is_run(folder) else "best")
 
 
 def _is_run(folder: Path) -> bool:
-    from attractor.causal import described
+    from attractor.evaluate.causal import described
 
     return "model_type" not in described(folder)
 
 
 def _has_validation_sets(folder: Path) -> bool:
-    from attractor.causal import is_imported
-    from attractor.runs.run_folder import RunFolder
-    from attractor.train.config import TrainConfig
+    from attractor.evaluate.causal import is_imported
 
     return _is_run(folder) and not is_imported(TrainConfig.from_dict(RunFolder.open(folder).config).task)
 
 
 def _write_record(args: EvaluateArguments, results: dict[str, Any], console: Console) -> None:
-    from attractor.files import write_json
-    from attractor.runs.machine import environment
-    from attractor.train.hardware import resolve_device
-
     assert args.out is not None
     conditions = {"checkpoint": args.checkpoint, "dtype": args.dtype, "device": str(resolve_device(args.device))}
     written = args.out / "evaluation.json"
     write_json(written, {"command": command_line(), **conditions, **results, "environment": environment()})
     say(console, str(written))
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {"evaluate": (EvaluateArguments, evaluate)}

@@ -1,54 +1,54 @@
 """Commands about the results of runs and studies: report and claims. They load no PyTorch."""
 
-import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from attractor.claims.loading import papers_folder
+from attractor.cli.commands import COMMANDS, options_of
 from attractor.cli.console import say
+from attractor.cli.definitions import definitions
 from attractor.cli.study_code import announce_code
-from attractor.cli.tables import tables
 from attractor.errors import InputError, unknown
-from attractor.files import prepare_place, sealed, write_json
-
-if TYPE_CHECKING:
-    from attractor.runs.study_record import Cell, StudyRecord
+from attractor.files import prepare_place, write_text
+from attractor.files.seals import write_sealed
 
 
 @dataclass(frozen=True)
 class ReportArguments:
-    """Write the page of a run, or the report of a study: page, tables, LaTeX and figures."""
-
-    source: Annotated[Positional[Path], arg(help="run folder, folder of a study (runs/STUDY-SCALE), or a record.json")]
-    out: Annotated[Path | None, arg(help="folder to write; by default the source itself")] = None
-    formats: Annotated[tuple[str, ...], arg(help="file formats of a study's figures")] = ("png", "pdf", "svg")
-    store: Annotated[
-        Path | None, arg(help="also store a study's record here, as PAPER/results/study-NAME-SCALE.json")
-    ] = None
+    source: Positional[Path]
+    """run folder, folder of a study (runs/STUDY-SCALE), or a record.json"""
+    out: Path | None = None
+    """folder to write; by default the source itself"""
+    formats: tuple[str, ...] = ("png", "pdf", "svg")
+    """file formats of a study's figures"""
+    store: Path | None = None
+    """also store a study's record here, as PAPER/results/study-NAME-SCALE.json"""
 
 
 @dataclass(frozen=True)
 class ClaimsArguments:
-    """Compare what papers claim with stored runs. Every verdict follows from a written rule."""
-
-    names: Annotated[
-        Positional[tuple[str, ...]],
-        arg(help="folder of papers, by default the five of this checkout, and claims to show in full, as C1 C3"),
-    ] = ()
-    root: Annotated[Path | None, arg(help="folder of studies that were run here, to be used as well")] = None
-    write: Annotated[Path | None, arg(help="markdown file that receives all claims and verdicts")] = None
+    names: Positional[tuple[str, ...]] = ()
+    """folder of papers, by default the five of this checkout, and claims to show in full, as C1 C3"""
+    root: Path | None = None
+    """folder of studies that were run here, to be used as well"""
+    write: Path | None = None
+    """markdown file that receives all claims and verdicts"""
 
 
 def report(args: ReportArguments, console: Console) -> None:
-    from attractor.files import write_text
+    """Write the page of a run, or the report of a study: page, tables, LaTeX and figures.
+
+    attractor report runs/one
+    """
+    from attractor.report.judged_study import JudgedStudy
     from attractor.report.run_page import write_run_page
     from attractor.report.study_report import write_report
+    from attractor.runs.published import without_private_folders
     from attractor.runs.study_record import StudyRecord, read_record
 
     if not args.source.exists():
@@ -67,51 +67,18 @@ def report(args: ReportArguments, console: Console) -> None:
         raise InputError(f"out must be given where the source is a file, got '{source}'; name a folder")
     prepare_place(args.store)
     try:
-        page = write_report(record, args.out or source, args.formats, tables().presets)
+        presets = definitions("attention.presets").presets_as_data()
+        page = write_report(JudgedStudy(record), args.out or source, args.formats, presets)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:  # a file may hold any JSON
         if isinstance(error, InputError) or not source.is_file():
             raise
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"'{source}' must hold a study's record, and is damaged ({reason}); store it anew") from error
     if args.store is not None:
-        write_text(args.store, without_private_folders(record).to_text())
+        options = [option for command in COMMANDS for option in options_of(command) if option.kind == "FLAG"]
+        flags = {f"--{option.name.replace('_', '-')}" for option in options}
+        write_text(args.store, without_private_folders(record, flags).to_text())
     say(console, str(page))
-
-
-def without_private_folders(record: "StudyRecord") -> "StudyRecord":
-    """Return the record without the folders of absolute paths, since a stored record is published."""
-    options = [option for command in tables().commands for option in tables().options_of(command)]
-    flags = {f"--{option.name.replace('_', '-')}" for option in options if option.kind == "FLAG"}
-    kept: list[str] = []
-    for word in shlex.split(record.design.command):
-        option, _, value = word.partition("=")
-        if not any(Path(part).is_absolute() for part in (value or option).split(",")):
-            kept.append(word)
-        elif not value and kept and kept[-1].startswith("--") and kept[-1] not in flags:
-            kept.pop()  # the option whose value the path is
-    cells = tuple(map(_without_private_folders, record.cells))
-    return replace(record, design=replace(record.design, command=shlex.join(kept)), cells=cells)
-
-
-def _without_private_folders(cell: "Cell") -> "Cell":
-    """Return the cell with the names of files in place of their absolute paths, which a field may hold as a list with
-    commas, and which the summaries repeat."""
-    from attractor.runs.configuration import dotted_fields
-
-    texts = [value for value in dotted_fields(cell.config).values() if isinstance(value, str)]
-    parts = {part.strip() for text in texts for part in text.split(",")}
-    paths = sorted((part for part in parts if Path(part).is_absolute()), key=len, reverse=True)
-
-    def shortened(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: shortened(content) for name, content in value.items()}
-        if isinstance(value, str):
-            for path in paths:
-                value = value.replace(path, Path(path).name)
-        return value
-
-    outcomes = tuple(replace(outcome, summary=shortened(outcome.summary)) for outcome in cell.outcomes)
-    return replace(cell, config=shortened(cell.config), outcomes=outcomes)
 
 
 def folder_around(source: Path) -> Path:
@@ -132,14 +99,11 @@ def folder_around(source: Path) -> Path:
 
 
 def claims(args: ClaimsArguments, console: Console) -> None:
-    from attractor.claims.ledger import (
-        RULES,
-        find_records,
-        ledger,
-        read_papers,
-        read_rule_dates,
-        renewed_rule_dates,
-    )
+    """Compare what papers claim with stored runs. Every verdict follows from a written rule.
+
+    attractor claims C1 C3
+    """
+    from attractor.claims.ledger import RULES, find_records, ledger, read_papers, read_rule_dates, renewed_rule_dates
     from attractor.report.ledger import print_ledger, write_ledger
 
     folder, ids = chosen_papers(args.names)
@@ -155,13 +119,13 @@ def claims(args: ClaimsArguments, console: Console) -> None:
     records = find_records(papers, args.root)
     prepare_place(args.write)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    dates: dict[str, Any] = {}
+    dates: dict[str, Mapping[str, str]] = {}
     for place, paper in papers.items():
         of_paper = read_rule_dates(place)
         if args.write is not None:
             of_paper = renewed_rule_dates(of_paper, now, paper.claims)
             prepare_place(place / RULES)
-            write_json(place / RULES, sealed(of_paper))
+            write_sealed(place / RULES, of_paper)
         dates |= of_paper
     entries = ledger(records, claims, dates)
     print_ledger(console, entries, ids)
@@ -182,9 +146,3 @@ def chosen_papers(names: Sequence[str]) -> tuple[Path, list[str]]:
             "give its papers/"
         )
     return folder, [name for name in names if name not in folders]
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
-    "report": (ReportArguments, report),
-    "claims": (ClaimsArguments, claims),
-}

@@ -1,63 +1,25 @@
-"""Write the help of commands from the tables: options in groups, each with a phrase and its default value.
+"""Lay out the help of commands: options in groups, each with a phrase and its default value.
 
 The help of a training command follows the recipe, the size and the task that are named on its line."""
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple
 
-from attractor.cli.phrases import GROUPS, PHRASES
-from attractor.cli.tables import EVAL_BATCHES, Named, Option, Tables, tables
+from attractor.cli.commands import COMMANDS, FROM_THE_TASK, FURTHER, GROUPS, Option, help_text, options_of, shown
+from attractor.cli.definitions import definitions
 from attractor.errors import unknown
 
 WIDEST_NAME, NARROWEST = 26, 10  # columns of a name, and of the text beside it
-GROUPS_OF_COMMANDS = {
-    "data": "Prepare and check corpora on disk.",
-    "runs": "Find, compare and prune stored runs.",
-    "study": "Carry out controlled comparisons that are written down as files.",
-}
-EXAMPLES: dict[str, tuple[str, ...]] = {
-    "compare": ("attractor compare standard gated --corpus notes.txt", "attractor compare runs/one runs/another"),
-    "train": (
-        "attractor train --attention coupled-euler --out runs/one",
-        "attractor train --size fast-slow --slow-attention decay --epochs 2",
-    ),
-    "plan": ("attractor plan standard mla --size small", "attractor plan --recipe 1b --no-calibrate"),
-    "judge": (
-        "attractor judge runs.csv --margin 0.003",
-        "attractor judge logs --value 'val_loss:([0-9.]+)' --out judged",
-    ),
-    "race": (
-        "attractor race --baseline 'python train.py --seed {seed}' --row mine='python train.py --mine --seed {seed}' "
-        "--value 'val_loss:([0-9.]+)' --margin .003",
-    ),
-    "generate": ("attractor generate runs/one --prompt 'def '",),
-    "evaluate": (
-        "attractor evaluate runs/one --on notes.txt --against runs/another",
-        "attractor evaluate runs/one --tasks hellaswag --limit 100",
-    ),
-    "measure": ("attractor measure runs/one --on stdlib-docs --out measures",),
-    "solve": ("attractor solve board.txt --run runs/sudoku --votes 8",),
-    "bench": ("attractor bench coupled-euler mla --lengths 512 2048", "attractor bench gated --profile"),
-    "import": ("attractor import Qwen3-0.6B --out runs/qwen",),
-    "convert": ("attractor convert runs/qwen --attention coupled-gqa",),
-    "export": ("attractor export runs/one --dtype bf16",),
-    "report": ("attractor report runs/one",),
-    "watch": ("attractor watch runs",),
-    "claims": ("attractor claims C1 C3",),
-    "advise": ("attractor advise --corpus notes.txt --budget 30m",),
-    "list": ("attractor list mechanisms", "attractor list coupled-euler"),
-    "completion": ("attractor completion > ~/.attractor-completion",),
-    "data prepare": ("attractor data prepare notes.txt --tokenizer bpe:4096 --out corpora/notes",),
-    "data verify": ("attractor data verify corpora/notes",),
-    "runs list": ('attractor runs list --where "attention=gated lr>1e-3" --sort loss',),
-    "runs show": ("attractor runs show runs/one",),
-    "runs compare": ('attractor runs compare --where "corpus=notes.txt"',),
-    "runs prune": ("attractor runs prune --keep best --yes",),
-    "study run": ("attractor study run papers/coupled_qk/studies/coupling-ablation.py --scale laptop",),
-    "study plan": ("attractor study plan papers/coupled_qk/studies/coupling-ablation.py --scale desk",),
-    "study list": ("attractor study list",),
-}
+COMMON = (  # options of training commands that are shown without --help-all
+    *("resume", "recipe", "size", "epochs", "out", "device", "presets", "seeds", "within", "workers", "margin"),
+    "thorough",
+    *("devices", "calibrate", "json", "d_model", "n_layers", "n_heads", "d_ff", "dropout"),
+    *("attention", "n_kv_heads", "qk_norm", "task", "seed", "start", "n_steps", "batch_size", "accumulation"),
+    *("seq_len", "lr", "schedule", "warmup_steps", "optimizer", "weight_decay", "clip", "precision", "compile"),
+    *("eval_every", "corpus"),
+)
 
 
 class Start(NamedTuple):
@@ -69,11 +31,15 @@ class Start(NamedTuple):
     values: Mapping[str, str | None]
 
 
-def help_of_all(width: int) -> str:
-    """Return the help of `attractor`."""
-    rows = [(name, first_sentence(command.summary)) for name, command in tables().commands.items()]
+def help_of_all(width: int, further: bool = False) -> str:
+    """Return the help of `attractor`: the commands that a newcomer needs, or those that this help only names."""
     about = "Train, compare and measure attention mechanisms, each as a dynamical system."
+    first_words = dict.fromkeys(command.split()[0] for command in COMMANDS)
+    texts = {name: GROUPS.get(name) or help_text(name)[0] for name in first_words}
+    texts["help"] = "Show this help, or that of a command, as --help does."
+    rows = [(name, first_sentence(text)) for name, text in texts.items() if further or name not in FURTHER]
     more = (
+        *([] if further else textwrap.wrap(f"more: {', '.join(FURTHER)} (attractor help --all)", width)),
         "attractor COMMAND --help   explain a command and its options",
         "attractor --version        print the version",
     )
@@ -82,92 +48,85 @@ def help_of_all(width: int) -> str:
 
 def help_of_group(group: str, width: int) -> str:
     """Return the help of a group of commands, such as `attractor data`."""
-    rows = [(name, first_sentence(c.summary)) for name, c in tables().commands.items() if name.split()[0] == group]
+    rows = [(name, first_sentence(help_text(name)[0])) for name in COMMANDS if name.split()[0] == group]
     more = (f"attractor {group} COMMAND --help   explain a command and its options",)
-    return page(
-        f"usage: attractor {group} COMMAND [options]", GROUPS_OF_COMMANDS[group], [("commands", rows)], more, width
-    )
+    return page(f"usage: attractor {group} COMMAND [options]", GROUPS[group], [("commands", rows)], more, width)
 
 
-def help_of_command(name: str, line: Sequence[str], width: int) -> str:
+def help_of_command(command: str, line: Sequence[str], width: int) -> str:
     """Return the help of a command, given the options on its line."""
-    command = tables().commands[name]
-    examples = [f"  {example}" for example in EXAMPLES[name]]
-    ending = ["example" if len(examples) == 1 else "examples", *examples]
-    usage = f"usage: {usage_of(name)}"
-    if not command.settings:
-        rows = [(option.written, with_default(option.phrase, option.default)) for option in command.options]
-        return page(usage, command.summary, [("options", rows)] if rows else [], ending, width)
-    start = start_of(line)
-    show_all = "--help-all" in line
-    groups, n_shown = [], 0
-    for group, options in grouped(tables().options_of(name)).items():
-        shown = [option for option in options if show_all or is_shown(option, start)]
-        if shown:
-            groups.append((group, [(o.written, with_default(o.phrase, value_of(o, start))) for o in shown]))
-            n_shown += len(shown)
-    about = f"{command.summary} In brackets: the value from {start.description}. BOOL is True or False."
-    if left := len(tables().options_of(name)) - n_shown:
+    (about, examples), options = help_text(command), options_of(command)
+    ending = ["example" if len(examples) == 1 else "examples", *(f"  {example}" for example in examples)]
+    start = start_of(line) if any(option.is_setting for option in options) else None
+    listed = [option for option in options if start is None or "--help-all" in line or is_shown(option, start)]
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for option in listed:
+        value = option.default if start is None else value_of(option, start)
+        text = f"{option.phrase} [{value}]" if value else f"{option.phrase} (required)"
+        groups.setdefault(heading_of(option, start), []).append((option.written, text))
+    if start is not None:
+        about += f" In brackets: the value from {start.description}. BOOL is True or False."
+    if left := len(options) - len(listed):
         ending += [
             "",
-            f"{left} further options: attractor {name} --help-all. Those of a size or a task are",
-            f"shown where it is named, as in attractor {name} --size fast-slow --help.",
+            f"{left} further options: attractor {command} --help-all. Those of a size or a task are",
+            f"shown where it is named, as in attractor {command} --size fast-slow --help.",
         ]
-    return page(usage, about, groups, ending, width)
+    return page(f"usage: {usage_of(command)}", about, list(groups.items()), ending, width)
 
 
-def usage_of(name: str) -> str:
+def usage_of(command: str) -> str:
     """Return the usage of a command, with optional parts in brackets."""
-    words = [option for option in tables().commands[name].options if option.positional]
-    shown = [f"[{word.written}]" if word.default else word.written for word in words]
-    rest = ["[options]"] if len(tables().options_of(name)) > len(words) else []
-    return " ".join(["attractor", name, *shown, *rest])
+    options = options_of(command)
+    words = [option for option in options if option.positional]
+    written = [f"[{word.written}]" if word.default else word.written for word in words]
+    return " ".join(["attractor", command, *written, *(["[options]"] if len(options) > len(words) else [])])
 
 
-def grouped(options: Iterable[Option]) -> dict[str, list[Option]]:
-    """Return the options of a training command, grouped and ordered as their phrases."""
-    by_name = {option.name: option for option in options}
-    groups = {
-        title: [by_name[name] for part in group for name in part if name in by_name] for title, group in GROUPS.items()
-    }
-    return {title: members for title, members in groups.items() if members}
+def heading_of(option: Option, start: Start | None) -> str:
+    """Return the heading of an option: its group, but that of the chosen model or task where several have it."""
+    chosen = () if start is None else (start.family, start.task)
+    owner = next((owner for owner in option.owners if owner in chosen), None)
+    return option.group if owner is None else option.group.replace(option.owners[0], owner)
 
 
 def is_shown(option: Option, start: Start) -> bool:
     """Whether an option is shown without --help-all, because it is common or belongs to the chosen model or task."""
-    if option.owners and not {start.family, start.task} & set(option.owners):
-        return False
-    return bool(option.owners) or any(option.name in group.common for group in GROUPS.values())
+    return bool({start.family, start.task} & set(option.owners)) if option.owners else option.name in COMMON
 
 
 def start_of(line: Sequence[str]) -> Start:
     """Return the defaults from the recipe, the size and the task on the line, as `Common.config` computes them."""
-    known = tables()
+    known = definitions("train.config")
     task_name = word_after("task", line)
-    recipe_name = word_after("recipe", line) or entry(known, "tasks", task_name or "text").facts["recipe"]
-    recipe = entry(known, "recipes", recipe_name)
-    family, task = recipe.facts["family"], recipe.facts["task"]
-    values, description = dict(recipe.values), f"recipe {recipe_name}"
-    if (size_name := word_after("size", line)) is not None:
-        size = entry(known, "sizes", size_name)
-        family, description = size.facts["family"], f"{description}, size {size_name}"
-        values |= {name: value for name, value in size.values.items() if name not in recipe.facts["from_the_task"]}
-    if task_name is not None and task_name != task:
-        task, description = task_name, f"{description}, task {task_name}"
-        values |= {**entry(known, "tasks", task).values, "task": task}
-    if task == "text" and values.get("eval_batches") is None:
-        values["eval_batches"] = str(EVAL_BATCHES)
-    length, suited = (known.kinds["tasks"][task].facts[name] for name in ("seq_len", "suited_positions"))
-    if suited:
-        values |= {"max_seq_len": str(length)}
-        values |= {} if values["positions"] in suited else {"positions": suited[0]}
-    return Start(description, family, task, values | ({} if length is None else {"seq_len": str(length)}))
+    of_task = known.RECIPE_OF_TASK.get(task_name, known.DEFAULT_RECIPE)
+    recipe_name = word_after("recipe", line) or of_task
+    task = None if task_name is None else entry("task", known.TASKS, task_name)()
+    recipe = entry("recipe", known.RECIPES, recipe_name)
+    model, description = recipe.model, f"recipe {recipe_name}"
+    if (size := word_after("size", line)) is not None:
+        model, description = entry("size", known.SIZES, size), f"{description}, size {size}"
+    if task is None or task.kind == recipe.task.kind:
+        task = recipe.task
+    else:
+        description += f", task {task.kind}"
+    values = {f.name: shown(getattr(part, f.name)) for part in (model, task, recipe) for f in fields(part)}
+    values |= {"task": task.kind, **dict.fromkeys(FROM_THE_TASK)}
+    if task.kind == "text" and recipe.eval_batches is None:
+        values["eval_batches"] = str(definitions("cli.options").EVAL_BATCHES)
+    if task.suited_positions:
+        values["max_seq_len"] = str(task.seq_len)
+        if model.positions not in task.suited_positions:
+            values["positions"] = task.suited_positions[0]
+    if task.seq_len is not None:
+        values["seq_len"] = str(task.seq_len)
+    return Start(description, model.family, task.kind, values)
 
 
-def entry(known: Tables, kind: str, name: str) -> Named:
-    if name not in known.kinds[kind]:
-        raise unknown(kind.removesuffix("s"), name, known.kinds[kind], see="'attractor list' shows all")
-    return known.kinds[kind][name]
+def entry(kind: str, table: Mapping[str, Any], name: str) -> Any:
+    if name not in table:
+        raise unknown(kind, name, table, see="'attractor list' shows all")
+    return table[name]
 
 
 def word_after(option: str, line: Sequence[str]) -> str | None:
@@ -181,26 +140,19 @@ def word_after(option: str, line: Sequence[str]) -> str | None:
 
 def value_of(option: Option, start: Start) -> str:
     """Return the default of an option. A setting of another model or task shows its defaults there."""
-    if option.name not in tables().settings:
+    if not option.is_setting:
         return option.default
-    unset = PHRASES[option.name].unset
-    if option.name in start.values and (not option.owners or {start.family, start.task} & set(option.owners)):
-        value = start.values[option.name]
-        return unset if value is None else value
-    owners = {**tables().kinds["families"], **tables().kinds["tasks"]}
-    owned = [owners[owner].values[option.name] for owner in option.owners]
-    return " or ".join(dict.fromkeys(unset if value is None else value for value in owned))
+    if not option.owners or {start.family, start.task} & set(option.owners):
+        values = [start.values[option.name]]
+    else:
+        known = definitions("train.config")
+        owners = {**known.FAMILIES, **known.TASKS}
+        values = [shown(getattr(owners[owner], option.name)) for owner in option.owners]
+    return " or ".join(dict.fromkeys(option.unset if value is None else value for value in values))
 
 
-# --- how it is laid out -------------------------------------------------------------------------------------------
-
-
-def with_default(phrase: str, default: str) -> str:
-    return f"{phrase} [{default}]" if default else f"{phrase} (required)"
-
-
-def first_sentence(summary: str) -> str:
-    return summary.partition(". ")[0].rstrip(".")
+def first_sentence(text: str) -> str:
+    return text.partition(". ")[0].rstrip(".")
 
 
 def page(

@@ -1,52 +1,51 @@
 """Commands that exchange models with Hugging Face or change their mechanism: import, convert, export."""
 
-import inspect
-import re
 import shlex
-import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from attractor.cli.console import say
-from attractor.cli.dtypes import dtype_of
+from attractor.cli.options import dtype_of
+from attractor.files import refuse_inhabited
 from attractor.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from attractor.corpus.tokenizer import Tokenizer
-    from attractor.models.config import ModelConfig
     from attractor.train.config import TrainConfig
 
 HF = "hf"  # the format that every model has
-SOURCE = re.compile(r"arXiv \d{4}\.\d{5}")
 
 
 @dataclass(frozen=True)
 class ImportArguments:
-    """Turn a Hugging Face folder into a run that every command takes. Nothing is downloaded, nothing is unpickled."""
-
-    model: Annotated[Positional[Path], arg(help="folder with config.json and safetensors files")]
-    out: Annotated[Path | None, arg(help="run folder to write; by default runs/ and the folder's name")] = None
+    model: Positional[Path]
+    """folder with config.json and safetensors files"""
+    out: Path | None = None
+    """run folder to write; by default runs/ and the folder's name"""
 
 
 @dataclass(frozen=True)
 class ConvertArguments:
-    """Give a trained model another mechanism. The new model starts at exactly what the old one computes."""
-
-    model: Annotated[Positional[Path], arg(help="run folder or Hugging Face folder")]
-    attention: Annotated[str, arg(help="a coupled or gated mechanism; 'attractor list' shows all")]
-    out: Annotated[
-        Path | None, arg(help="run folder to write; by default runs/ and the names of model and mechanism")
-    ] = None
-    checkpoint: Annotated[str, arg(help="checkpoint of a run: best or last")] = "best"
-    seed: Annotated[int, arg(help="seed of the new parameters")] = 0
+    model: Positional[Path]
+    """run folder or Hugging Face folder"""
+    attention: str
+    """a coupled or gated mechanism; 'attractor list' shows all"""
+    out: Path | None = None
+    """run folder to write; by default runs/ and the names of model and mechanism"""
+    checkpoint: str = "best"
+    """checkpoint of a run: best or last"""
+    seed: int = 0
+    """seed of the new parameters"""
 
 
 def import_folder(args: ImportArguments, console: Console) -> None:
+    """Turn a Hugging Face folder into a run that every command takes. Nothing is downloaded, nothing is unpickled.
+
+    attractor import Qwen3-0.6B --out runs/qwen
+    """
     from attractor.hf.import_runs import TOKENIZER, import_run, missing_tokenizer_message
     from attractor.train.saved_tokenizer import saved_settings
 
@@ -60,6 +59,10 @@ def import_folder(args: ImportArguments, console: Console) -> None:
 
 
 def convert(args: ConvertArguments, console: Console) -> None:
+    """Give a trained model another mechanism. The new model starts at exactly what the old one computes.
+
+    attractor convert runs/qwen --attention coupled-gqa
+    """
     from attractor.hf.convert import convert_run
 
     out = args.out or Path("runs") / f"{args.model.resolve().name}-{args.attention}"
@@ -75,37 +78,38 @@ def print_result(console: Console, run: RunFolder, corpus: str = "CORPUS") -> No
 
 @dataclass(frozen=True)
 class ExportArguments:
-    """Write the model of a run as a Hugging Face folder, with its tokenizer, its code and a model card."""
-
-    run: Annotated[Positional[Path], arg(help="run folder")]
-    to: Annotated[
-        str,
-        arg(
-            help="hf, for every model, or the architecture that it has: llama, mistral, qwen2, qwen3, gemma, gemma2, "
-            "gemma3-text, olmo2, olmo3, phi3, smollm3, granite, gpt2, gpt-neox, stablelm, starcoder2, cohere, "
-            "deepseek-v3 or diffllama"
-        ),
-    ] = HF
-    out: Annotated[Path | None, arg(help="new or empty folder; by default the format's name in the run folder")] = None
-    checkpoint: Annotated[str, arg(help="checkpoint of the run: best or last")] = "best"
-    dtype: Annotated[str | None, arg(help="fp32, bf16 or fp16; by default fp32")] = None
-    max_shard_size: Annotated[str, arg(help="largest file of weights")] = "5GB"
-    self_contained: Annotated[bool, arg(help="include the code, for machines on which attractor is not installed")] = (
-        True
-    )
+    run: Positional[Path]
+    """run folder"""
+    to: str = HF
+    """hf, for every model, or the architecture that it has: llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3-text,
+    olmo2, olmo3, phi3, smollm3, granite, gpt2, gpt-neox, stablelm, starcoder2, cohere, deepseek-v3 or diffllama"""
+    out: Path | None = None
+    """new or empty folder; by default the format's name in the run folder"""
+    checkpoint: str = "best"
+    """checkpoint of the run: best or last"""
+    dtype: str | None = None
+    """fp32, bf16 or fp16; by default fp32"""
+    max_shard_size: str = "5GB"
+    """largest file of weights"""
+    self_contained: bool = True
+    """include the code, for machines on which attractor is not installed"""
 
 
 def export(args: ExportArguments, console: Console) -> None:
+    """Write the model of a run as a Hugging Face folder, with its tokenizer, its code and a model card.
+
+    attractor export runs/one --dtype bf16
+    """
     dtype = dtype_of(args.dtype)
     import torch
 
-    from attractor.files import refuse_inhabited
     from attractor.hf.card import Exported, model_card
     from attractor.hf.export import export_model
     from attractor.hf.foreign_export import chosen_architecture
+    from attractor.hf.mechanism_text import sentences, sources
     from attractor.train.finished import finished_run
     from attractor.train.parts import training_flops_per_token
-    from attractor.train.saved_tokenizer import saved_settings
+    from attractor.train.saved_tokenizer import saved_settings, tokenizer_to_export
 
     architecture = None if args.to == HF else chosen_architecture(args.to)
     folder = RunFolder.open(args.run)
@@ -119,7 +123,7 @@ def export(args: ExportArguments, console: Console) -> None:
         name=out.resolve().name if args.out else args.run.resolve().name,
         step=int(run.checkpoint.rpartition("-")[2]),
         mechanism=tuple(sentences(run.config.model)),
-        sources=tuple(dict.fromkeys(SOURCE.findall("\n".join(definitions(run.config.model))))),
+        sources=sources(run.config.model),
         training_flops=tokens and tokens * training_flops_per_token(run.config.model, run.config.seq_len),
         dtype=str(dtype or run.model.embedding.weight.dtype).removeprefix("torch."),
         max_length=run.model.max_length,
@@ -146,61 +150,9 @@ def export(args: ExportArguments, console: Console) -> None:
     say(console, str(out))
 
 
-def tokenizer_to_export(folder: RunFolder, config: "TrainConfig") -> "Tokenizer | None":
-    """Return the tokenizer of a run; None where its tokens are no text, as those of a puzzle."""
-    from attractor.corpus.tokenizer import load_tokenizer
-    from attractor.tasks.glue import Glue
-    from attractor.tasks.text import Text
-    from attractor.train.saved_tokenizer import ELSEWHERE, saved_tokenizer, tokenizer_of_run
-
-    if (saved := saved_tokenizer(folder)) is not None:
-        return saved
-    if isinstance(config.task, Text):  # for an imported model without a tokenizer, bytes would be a guess
-        return None if config.task.corpus.startswith(ELSEWHERE) else tokenizer_of_run(folder)
-    return load_tokenizer(config.task.glue_tokenizer) if isinstance(config.task, Glue) else None
-
-
 def labels_to_export(config: "TrainConfig") -> tuple[str, ...]:
     """Return the names of a classifier's classes; none for other models and for regression."""
     from attractor.tasks.glue import Glue
     from attractor.tasks.glue.table import TABLE
 
     return TABLE[config.task.glue_task].labels if isinstance(config.task, Glue) else ()
-
-
-def sentences(config: "ModelConfig[Any]") -> Iterator[str]:
-    """Yield the first paragraph of the module docstring of the family and of each stage, with its settings."""
-    from attractor.attention.config import STAGES
-    from attractor.catalogue import choice
-
-    for part in nonstandard_parts(config):
-        paragraph = " ".join(definition(part).partition("\n\n")[0].split())
-        name = next((name for name, stage in STAGES.items() if isinstance(part, stage)), None)
-        yield paragraph if name is None else f"{name}: {paragraph} ({choice(name, part)})"
-
-
-def definitions(config: "ModelConfig[Any]") -> Iterator[str]:
-    return (definition(part) for part in nonstandard_parts(config))
-
-
-def definition(part: Any) -> str:
-    return inspect.getdoc(sys.modules[type(part).__module__]) or ""
-
-
-def nonstandard_parts(config: "ModelConfig[Any]") -> Iterator[Any]:
-    """Yield the family and the stages that differ from a Transformer with softmax attention."""
-    from attractor.attention import AttentionConfig
-    from attractor.attention.config import STAGES
-    from attractor.models import TransformerConfig
-
-    if not isinstance(config, TransformerConfig):
-        yield config
-    stages = dict.fromkeys(getattr(mechanism, name) for mechanism in config.mechanisms for name in STAGES)
-    yield from (stage for stage in stages if stage not in vars(AttentionConfig()).values())
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
-    "import": (ImportArguments, import_folder),
-    "convert": (ConvertArguments, convert),
-    "export": (ExportArguments, export),
-}

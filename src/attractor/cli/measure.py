@@ -1,60 +1,65 @@
 """The command that measures any causal model: measure."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from attractor.cli.console import command_line, say
-from attractor.cli.dtypes import MEASURED, dtype_of
-from attractor.cli.study_code import OfStudy, define_mechanisms
-from attractor.errors import InputError, RunInterrupted, require
-from attractor.sign_of_life import waiting
-from attractor.train.config import Runtime
+from attractor.cli.options import MEASURED, OfTrainedModel, dtype_of
+from attractor.cli.study_code import define_mechanisms
+from attractor.console import StartProgress, progress, waiting
+from attractor.errors import RunInterrupted, require
+from attractor.runs.machine import environment
+from attractor.train.hardware import resolve_device
 
 if TYPE_CHECKING:
-    from attractor.measuring import Plan, Sample
-    from attractor.progress import StartProgress
+    from attractor.evaluate.measures import Plan
 
 
 LENGTH = 128  # of a passage, unless the model was trained on shorter ones
 
 
 @dataclass(frozen=True)
-class MeasureArguments:
-    """Look inside any causal model as it reads a text: attention, layers, and Lyapunov exponents over depth."""
-
-    models: Annotated[Positional[tuple[Path, ...]], arg(help="run folders or Hugging Face folders")]
-    on: Annotated[str, arg(help="text file, table of texts or named corpus")]
-    column: Annotated[
-        str | None, arg(help="column of a table that holds the text; by default 'text' or the only one")
-    ] = None
-    n_samples: Annotated[int, arg(help="passages of the text to average over")] = 8
-    length: Annotated[
-        int | None, arg(help="tokens per passage; by default as in training, or 128 where training had more")
-    ] = None
-    layers: Annotated[tuple[int, ...], arg(help="layers to measure, counted from 0; by default all")] = ()
-    k: Annotated[int, arg(help="number of largest Lyapunov exponents; 0 measures none")] = 4
-    jacobians: Annotated[bool, arg(help="measure Jacobian norms and exponents, which take most of the time")] = True
-    memory: Annotated[float, arg(help="most GB to use beside the model")] = 4.0
-    dtype: Annotated[str, arg(help="fp32, fp64, bf16 or fp16; Jacobians need one of the first two")] = "fp32"
-    seed: Annotated[int, arg(help="seed of the choice of passages")] = 0
-    checkpoint: Annotated[str, arg(help="checkpoint of a run: best or last")] = "best"
-    study: OfStudy = None
-    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
-    out: Annotated[Path | None, arg(help="folder for measures.json, figures and a page")] = None
+class MeasureArguments(OfTrainedModel):
+    models: Positional[tuple[Path, ...]]
+    """run folders or Hugging Face folders"""
+    on: str
+    """text file, table of texts or named corpus"""
+    column: str | None = None
+    """column of a table that holds the text; by default 'text' or the only one"""
+    n_samples: int = 8
+    """passages of the text to average over"""
+    length: int | None = None
+    """tokens per passage; by default as in training, or 128 where training had more"""
+    layers: tuple[int, ...] = ()
+    """layers to measure, counted from 0; by default all"""
+    k: int = 4
+    """number of largest Lyapunov exponents; 0 measures none"""
+    jacobians: bool = True
+    """measure Jacobian norms and exponents, which take most of the time"""
+    memory: float = 4.0
+    """most GB to use beside the model"""
+    dtype: str = "fp32"
+    """fp32, fp64, bf16 or fp16; Jacobians need one of the first two"""
+    seed: int = 0
+    """seed of the choice of passages"""
+    out: Path | None = None
+    """folder for measures.json, figures and a page"""
 
 
 def measure(args: MeasureArguments, console: Console) -> None:
-    from attractor.causal import described, length_of_training
-    from attractor.measuring import Plan, text_of
-    from attractor.measuring.page import write_page, write_record
-    from attractor.progress import progress
-    from attractor.runs.machine import environment
+    """Look inside any causal model as it reads a text: attention, layers, and Lyapunov exponents over depth.
+
+    attractor measure runs/one --on stdlib-docs --out measures
+    """
+    from attractor.evaluate.causal import described, length_of_training
+    from attractor.evaluate.measures import Plan, text_of
+    from attractor.evaluate.measures.page import write_page, write_record
 
     define_mechanisms(args.study, console)
     require(len(args.models) > 0, "models", "at least one folder", args.models, "give a run or a Hugging Face folder")
@@ -104,52 +109,23 @@ def _measured(
     keep: Callable[[dict[str, Any]], None],
 ) -> tuple[dict[str, Any] | None, bool]:
     """Return the record of a model, and whether it has all passages: after Ctrl-C it has those that were finished."""
+    from attractor.evaluate.causal import load_causal
+    from attractor.evaluate.measures.records import records
+
     model_record: dict[str, Any] | None = None
     try:
-        for model_record in _records(args, path, plan, text, start_progress):
+        causal = load_causal(path, resolve_device(args.device), dtype_of(args.dtype, MEASURED), args.checkpoint)
+        is_unique = [model.resolve().name for model in args.models].count(causal.name) == 1
+        name = causal.name if is_unique else str(path)
+        for model_record in records(causal, name, plan, text, start_progress, text=args.on, dtype=args.dtype):
             keep(model_record)
     except KeyboardInterrupt:
         return model_record, False
     return model_record, True
 
 
-def _records(
-    args: MeasureArguments, path: Path, plan: "Plan", text: str, start_progress: "StartProgress"
-) -> Iterator[dict[str, Any]]:
-    """Load a model, and yield its record after each passage."""
-    from attractor.causal import load_causal
-    from attractor.measuring import measured, passages, record
-    from attractor.train.hardware import resolve_device
-
-    causal = load_causal(path, resolve_device(args.device), dtype_of(args.dtype, MEASURED), args.checkpoint)
-    if causal.max_length is not None and plan.length > causal.max_length:
-        raise InputError(
-            f"length must be at most {causal.max_length:,}, the number of positions of '{causal.name}', got "
-            f"{plan.length:,}; give a smaller --length"
-        )
-    tokens = passages(text, causal.encode, plan.n_samples, plan.length, causal.start, plan.seed)
-    name = causal.name if [model.resolve().name for model in args.models].count(causal.name) == 1 else str(path)
-    about = {
-        "text": args.on,
-        "n_parameters": sum(parameter.numel() for parameter in causal.model.parameters()),
-        "dtype": args.dtype,
-        "device": str(causal.device),
-    }
-    samples: list[Sample] = []
-    with causal.quick_products():
-        for sample in measured(causal.model, tokens.to(causal.device), plan, start_progress):
-            samples.append(sample)
-            content = record(name, plan, samples, **about)
-            if causal.trained_length is not None and plan.length > causal.trained_length:
-                content["notes"].append(
-                    f"The model was trained on {causal.trained_length:,} tokens at a time, so that later positions are "
-                    "new to it."
-                )
-            yield content
-
-
 def _show(record: dict[str, Any], console: Console) -> None:
-    from attractor.measuring.table import exponents_line, table_of
+    from attractor.evaluate.measures.table import exponents_line, table_of
 
     console.print(record["model"], style="bold", markup=False, highlight=False)
     console.print(table_of(record))
@@ -157,6 +133,3 @@ def _show(record: dict[str, Any], console: Console) -> None:
         console.print(exponents_line(record), markup=False, highlight=False)
     for note in record["notes"]:
         say(console, note)
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {"measure": (MeasureArguments, measure)}

@@ -1,11 +1,13 @@
-"""Turn every field of the configurations into an option, which changes that field of a recipe."""
+"""Options that several commands share, and an option for every field of the configurations."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, ClassVar, Literal
 
-from attractor.cli.tables import EVAL_BATCHES
+import torch
+
+from attractor.errors import InputError, unknown
 from attractor.models import FAMILIES
 from attractor.tasks import TASKS
 from attractor.train.config import Runtime, TrainConfig
@@ -13,6 +15,11 @@ from attractor.train.distributed import World
 from attractor.train.from_recipe import RunRequest
 from attractor.train.memory import ProcessLayout
 
+# Published recipes validate on whole held-out sets, which may take longer than the training, and studies keep that.
+# Runs of `attractor train` on text validate on as many batches as the studies' smaller scales.
+EVAL_BATCHES = 64
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+MEASURED = DTYPES | {"fp64": torch.float64}  # for Jacobians
 NAMES = ("attention", "slow_attention", "task")  # fields whose options take the name of a configuration
 
 
@@ -22,13 +29,31 @@ def settings(without: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
     An option that is not given leaves the recipe unchanged. Fields of the same name are one option."""
     options: dict[str, tuple[str, Any, Any]] = {}
     for config in (*FAMILIES.values(), TrainConfig, *TASKS.values()):
-        hints = get_type_hints(config)
         for f in fields(config):
             if f.name not in ("model", *without):
-                kind = str if f.name in NAMES else hints[f.name]
+                kind: Any = str if f.name in NAMES else f.type
                 kind = kind | Literal["auto"] if f.name == "batch_size" else kind
                 options[f.name] = (f.name, kind | None, field(default=None))
     return list(options.values())
+
+
+def dtype_of(name: str | None, known: Mapping[str, torch.dtype] = DTYPES) -> torch.dtype | None:
+    if name is not None and name not in known:
+        raise unknown("dtype", name, known)
+    return None if name is None else known[name]
+
+
+def given(args: Any, names: Iterable[str]) -> list[str]:
+    """Return those of the names whose options have another value than the default."""
+    defaults = {f.name: f.default for f in fields(args)}
+    return [name for name in names if getattr(args, name) != defaults[name]]
+
+
+def refuse_given(args: Any, names: Iterable[str], beside: str) -> None:
+    for name in given(args, names):
+        value = getattr(args, name)
+        shown = str(value) if isinstance(value, Path) else value
+        raise InputError(f"{name} must be left out {beside}, got {shown!r}; leave it out")
 
 
 def runtime_of(args: Any) -> Runtime:
@@ -37,49 +62,65 @@ def runtime_of(args: Any) -> Runtime:
     return Runtime(**{name: value for name, value in vars(args).items() if name in names})
 
 
-@dataclass(frozen=True)
-class Common:
-    """The recipe of a run and how it is carried out; subclasses add an option for every field of the recipe.
+@dataclass(frozen=True, kw_only=True)
+class OfTrainedModel:
+    """Options of the commands that load the model of a run."""
 
-    `phrases.py` says what each option means.
-    """
+    checkpoint: str = "best"
+    """checkpoint of a run: best or last"""
+    study: Path | None = None
+    """study whose file defines the run's own mechanism; the file is code and is executed"""
+    device: str = Runtime.device
 
-    recipe: str | None = None
-    size: str | None = None
-    epochs: float | None = None
-    out: Path | None = None
+
+@dataclass(frozen=True, kw_only=True)
+class Carrying:
+    """How runs are carried out: fields of `Runtime`, which also has their help."""
+
     device: str = Runtime.device
     threads: int | None = None
     save_every: int = Runtime.save_every
     save_every_minutes: float | None = Runtime.save_every_minutes
     keep: int = Runtime.keep
+    on_divergence: str = Runtime.on_divergence
+    max_rollbacks: int = Runtime.max_rollbacks
+
+
+@dataclass(frozen=True)
+class Common(Carrying):
+    """The recipe of a run and how it is carried out. The parser adds an option for every setting of a recipe."""
+
+    without: ClassVar[Sequence[str]] = ()  # the fields that are no options
+
+    recipe: str | None = None
+    """named settings, which all other options change; by default the task's"""
+    size: str | None = None
+    """a named model instead of the recipe's; by default the recipe's"""
+    epochs: float | None = None
+    """passes over the data, instead of n_steps"""
+    out: Path | None = None
+    """folder to write; by default a new one in runs/"""
     log_every: int = Runtime.log_every
     telemetry_every: int | None = Runtime.telemetry_every
     tensorboard: bool = False
-    on_divergence: str = Runtime.on_divergence
-    max_rollbacks: int = Runtime.max_rollbacks
 
     def config(self, attention: str | None = None, seed: int | None = None) -> TrainConfig:
         """Return the recipe with the given options, and the given mechanism and seed where several are named."""
         one_of_several = {"attention": attention, "seed": seed}
         given = self.given() | {name: value for name, value in one_of_several.items() if value is not None}
         request = RunRequest(self.recipe, given, self.size, self.epochs, EVAL_BATCHES)
-        return request.config(self.runtime(), self.processes())
+        return request.config(runtime_of(self), self.processes())
 
     def processes(self) -> ProcessLayout:
         """Return how many processes carry out the run."""
         return ProcessLayout(World.from_environment().size)
 
+    @classmethod
+    def settings(cls) -> list[tuple[str, Any, Any]]:
+        """Return the options that are fields of recipes."""
+        return settings(cls.without)
+
     def given(self) -> dict[str, Any]:
         """Return the fields of the configuration that are given as options."""
         names = {name for name, _, _ in settings()}
         return {name: value for name, value in vars(self).items() if name in names and value is not None}
-
-    def runtime(self) -> Runtime:
-        return runtime_of(self)
-
-
-def command_class(name: str, base: type, doc: str, without: Sequence[str] = ()) -> type:
-    made = make_dataclass(name, settings(without), bases=(base,), frozen=True)
-    made.__doc__ = doc
-    return made

@@ -3,14 +3,13 @@
 import re
 from collections.abc import Sequence
 from contextlib import redirect_stderr
+from dataclasses import make_dataclass
 from difflib import get_close_matches
 from io import StringIO
 from itertools import dropwhile, takewhile
 from typing import Any
 
-import tyro
-
-from attractor.cli.tables import tables
+from attractor.cli.commands import names, options_of
 from attractor.errors import InputError
 
 BAD_VALUE = r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be .* \[(.*)\]"
@@ -22,19 +21,28 @@ KINDS = {"INT": "a whole number", "FLOAT": "a number", "{FLOAT FLOAT}": "two num
 KINDS |= {"INT|{auto}": "a whole number or auto", "INT ...": "whole numbers", "{[INT [INT ...]]}": "whole numbers"}
 
 
+def with_settings(arguments: type) -> type:
+    """Return the class of a command's arguments; that of a command that trains has an option for every setting."""
+    if not hasattr(arguments, "settings"):
+        return arguments
+    return make_dataclass(arguments.__name__, arguments.settings(), bases=(arguments,), frozen=True)
+
+
 def parse_command(arguments: type, name: str, argv: Sequence[str]) -> Any:
     """Return the arguments of a command; several lines of tyro about a mistake become one."""
+    import tyro  # it takes time to load, which the refusal of an unknown option need not wait for
+
     message = StringIO()
     try:
         with redirect_stderr(message):
-            return tyro.cli(arguments, prog=f"attractor {name}", args=list(argv), add_help=False)
+            return tyro.cli(with_settings(arguments), prog=f"attractor {name}", args=list(argv), add_help=False)
     except SystemExit as stopped:
         raise InputError(_in_one_line(message.getvalue(), name)) from stopped
 
 
 def refuse_unknown_options(name: str, argv: Sequence[str]) -> None:
     """Refuse options that the command does not have, before anything is imported for it."""
-    options = [option for option in tables().options_of(name) if not option.positional]
+    options = [option for option in options_of(name) if not option.positional]
     written = {f"--{option.name}".replace("_", "-") for option in options}
     known = written | {f"--no-{option[2:]}" for option in written}
     given = [word.partition("=")[0] for word in takewhile(lambda word: word != "--", argv) if word.startswith("--")]
@@ -51,13 +59,13 @@ def is_rule(line: str) -> bool:
 
 def _in_one_line(message: str, name: str) -> str:
     """Return the text in tyro's box up to the first rule. Put a known complaint in the words of this command line."""
-    options = {f"--{option.name}".replace("_", "-"): option for option in tables().options_of(name)}
+    options = {f"--{option.name}".replace("_", "-"): option for option in options_of(name)}
     titled = [line.strip("│╭╰╮╯ ") for line in re.sub(r"\x1b\[[0-9;]*m", "", message).splitlines()]
     lines = list(dropwhile(is_rule, titled[1:]))
     complaint = " ".join(takewhile(lambda line: line and not is_rule(line), lines))
     if complaint.startswith("Unrecognized"):
         word = complaint.partition(": ")[2]
-        is_mechanism = word in tables().kinds["mechanisms"] and "--attention" in options
+        is_mechanism = word in names()["mechanisms"] and "--attention" in options
         complaint = f"unknown word {word}" + (f"; write --attention {word}" if is_mechanism else "")
     elif (without := re.match(NO_VALUE, complaint)) and without[1] in options:
         complaint = f"{options[without[1]].name} must have a value; write {options[without[1]].written}"
@@ -67,7 +75,7 @@ def _in_one_line(message: str, name: str) -> str:
         kind = options[wrong[1]].kind
         complaint = f"{wrong[1]} must be {KINDS.get(kind, kind)}, got {wrong[2]}"
     elif complaint.startswith("Missing from"):
-        required = [option for option in tables().commands[name].options if not option.default]
+        required = [option for option in options_of(name) if not option.default and not option.is_setting]
         missing = [option.name for option in required if option.phrase in complaint]
         written = " ".join(option.written for option in required)
         complaint = f"{' and '.join(missing)} must be given; write attractor {name} {written}"

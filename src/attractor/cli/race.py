@@ -2,69 +2,83 @@
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
 
 from rich.console import Console
-from tyro.conf import UseAppendAction, arg
+from tyro.conf import UseAppendAction
 
 from attractor.cli.console import command_line, say
+from attractor.cli.judge import lower_is_better
+from attractor.console import in_time, seconds_of
 from attractor.errors import InputError, RunInterrupted, RunStopped, require, require_count
 from attractor.files import plain
-from attractor.numerals import in_time, seconds_of
 from attractor.runs.lock import hold
 from attractor.train.interrupt import StopRequest
 from attractor.verdict.command_run import CommandRun
+from attractor.verdict.judge import better_side
 from attractor.verdict.race import EndedRun, Race, RacePlan, carry_out, now, verdicts_of
 from attractor.verdict.race_folder import PLAN, append_outcome, open_race
+from attractor.verdict.reading import value_name
 
 
 @dataclass(frozen=True)
 class RaceArguments:
-    """Run ideas against a baseline, seed by seed, and stop each as soon as a test planned in advance decides it. Any
-    program can race that takes a seed and prints a number. The same command goes on where an earlier one ended; with
-    another row it adds that idea, and counts it."""
-
-    baseline: Annotated[str, arg(help="command of the baseline, with {seed} where the seed stands")]
-    value: Annotated[str, arg(help="regular expression with one group; the last match that a run prints is its value")]
-    margin: Annotated[float, arg(help="smallest difference in the value that matters to you")]
-    row: Annotated[
-        UseAppendAction[tuple[str, ...]], arg(help="an idea as NAME=COMMAND, once for each; by default those in out")
-    ] = ()
-    max_seeds: Annotated[int, arg(help="most seeds of a row: 1, 2, 3 and so on")] = 8
-    looks: Annotated[
-        tuple[int, ...], arg(help="numbers of pairs at which to test, the last max_seeds; by default all from 2 up")
-    ] = ()
-    alpha: Annotated[float, arg(help="accepted chance of a wrong verdict, over all looks and all ideas in out")] = 0.05
-    higher_is_better: Annotated[bool, arg(help="a higher value is better, as of an accuracy")] = False
-    budget: Annotated[
-        str | None, arg(help="begin no run that would end later than this, as 90s, 10m or 3h; by default none")
-    ] = None
-    timeout: Annotated[str | None, arg(help="longest time of a run, which then has failed; by default none")] = None
-    jobs: Annotated[int, arg(help="runs at the same time")] = 1
-    shell: Annotated[bool, arg(help="give the commands to /bin/sh, so that pipes and variables work")] = False
-    retry_failed: Annotated[bool, arg(help="repeat recorded runs that failed; those that diverged stay")] = False
-    json: Annotated[bool, arg(help="print the verdicts as JSON, and progress on standard error")] = False
-    out: Annotated[Path, arg(help="folder of the plan, the outcomes and the logs")] = Path("race")
+    baseline: str
+    """command of the baseline, with {seed} where the seed stands"""
+    value: str
+    """regular expression with one group; the last match that a run prints is its value"""
+    margin: float
+    """smallest difference in the value that matters to you"""
+    row: UseAppendAction[tuple[str, ...]] = ()
+    """an idea as NAME=COMMAND, once for each; by default those in out"""
+    max_seeds: int = 8
+    """most seeds of a row: 1, 2, 3 and so on"""
+    looks: tuple[int, ...] = ()
+    """numbers of pairs at which to test, the last max_seeds; by default all from 2 up"""
+    alpha: float = 0.05
+    """accepted chance of a wrong verdict, over all looks and all ideas in out"""
+    better: str | None = None
+    """lower or higher; by default guessed"""
+    budget: str | None = None
+    """begin no run that would end later than this, as 90s, 10m or 3h; by default none"""
+    timeout: str | None = None
+    """longest time of a run, which then has failed; by default none"""
+    jobs: int = 1
+    """runs at the same time"""
+    shell: bool = False
+    """give the commands to /bin/sh, so that pipes and variables work"""
+    retry_failed: bool = False
+    """repeat recorded runs that failed; those that diverged stay"""
+    json: bool = False
+    """print the verdicts as JSON, and progress on standard error"""
+    out: Path = Path("race")
+    """folder of the plan, the outcomes and the logs"""
 
 
 def race(args: RaceArguments, console: Console) -> None:
+    """Run ideas against a baseline, seed by seed, and stop each as soon as a test planned in advance decides it. Any
+    program can race that takes a seed and prints a number. The same command goes on where an earlier one ended; with
+    another row it adds that idea, and counts it.
+
+        attractor race --baseline 'python a.py {seed}' --row b='python b.py {seed}' --value 'loss ([0-9.]+)' --margin .1
+    """
     progress = Console(stderr=True) if args.json else console
     budget = math.inf if args.budget is None else seconds_of(args.budget)
     timeout = None if args.timeout is None else seconds_of(args.timeout, "timeout")
     require_count("jobs", args.jobs)
     commands = rows_of(args.row)
     settings = (args.baseline, args.value, args.margin, args.max_seeds, args.looks, args.alpha)
-    plan = RacePlan(*settings, not args.higher_is_better, args.shell, timeout, now())
+    guessed, guess = better_side(value_name(args.value))
+    lower = lower_is_better(args.better)
+    plan = RacePlan(*settings, guessed if lower is None else lower, args.shell, timeout, now())
     plan.with_ideas(commands)  # refuses wrong rows before a folder is made
     args.out.mkdir(parents=True, exist_ok=True)
     with hold(args.out), StopRequest() as stop:
         running = open_race(args.out, plan, commands, args.retry_failed)
         looks = " ".join(map(str, running.plan.looks))
-        better = "lower" if plan.lower_is_better else "higher"
-        say(progress, f"plan in {args.out / PLAN}: {better} is better; looks at {looks} pairs, seeds from 1 up")
+        side = guess if lower is None else f"{args.better} is better."
+        say(progress, f"{side} Plan in {args.out / PLAN}: looks at {looks} pairs, seeds from 1 up")
         shown_standings = {row: running.standing(row) for row in running.tests}
 
         def begin(row: str, seed: int) -> CommandRun:
@@ -123,6 +137,3 @@ def show(running: Race, args: RaceArguments, console: Console, progress: Console
     if failed:
         logs = ", ".join(str(args.out / run.row / f"seed-{run.seed}.log") for run in failed)
         raise RunStopped(f"runs failed: {len(failed)}; see {logs}. --retry-failed repeats them")
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {"race": (RaceArguments, race)}

@@ -2,29 +2,34 @@
 
 import errno
 import json
+import math
 import os
 import shlex
-from collections.abc import Callable
+import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from attractor.attention.presets import preset
 from attractor.cli.console import command_line, say
-from attractor.cli.options import Common, command_class
-from attractor.cli.study_code import OfStudy, define_mechanisms
+from attractor.cli.options import Common, OfTrainedModel, refuse_given, runtime_of
+from attractor.cli.study_code import define_mechanisms
 from attractor.cli.study_ending import report_study
-from attractor.errors import InputError, RankLostError, RunStopped, not_installed
+from attractor.console import print_line, seconds_of
+from attractor.errors import InputError, RankLostError, RunStopped, not_installed, require
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
 from attractor.train.config import Runtime, TrainConfig, data_of
 from attractor.train.distributed import World
 from attractor.train.fit import Room, said_of_auto
 from attractor.train.from_recipe import AUTO
+from attractor.train.hardware import resolve_device, slow_precision
 from attractor.train.memory import ProcessLayout
 
 if TYPE_CHECKING:
@@ -34,99 +39,95 @@ TEMPERATURE = 0.8
 
 
 @dataclass(frozen=True)
-class TrainBase(Common):
+class TrainArguments(Common):
     resume: Path | None = None
+    """run folder to continue as it was configured"""
     parallel: str = Runtime.parallel
     collective_timeout: float = Runtime.collective_timeout
 
 
 @dataclass(frozen=True)
-class PlanBase(TrainBase):
+class PlanArguments(TrainArguments):
     presets: Positional[tuple[str, ...]] = ()
+    """mechanisms to set side by side; by default the recipe's"""
     devices: int = 1
+    """processes that torchrun would start"""
     calibrate: bool = True
+    """measure about two seconds, to estimate time and memory"""
     json: bool = False
+    """print one JSON object, for programs"""
 
     def processes(self) -> ProcessLayout:
         return ProcessLayout(self.devices, self.parallel)
 
 
 @dataclass(frozen=True)
-class CompareBase(Common):
+class CompareArguments(Common):
+    without: ClassVar[Sequence[str]] = ("attention", "seed")
+
     presets: Positional[tuple[str, ...]] = ()
-    seeds: tuple[int, ...] = (0, 1, 2, 3)
+    """mechanisms to set side by side; by default standard coupled-euler differential gated"""
+    seeds: tuple[int, ...] | None = None
+    """seeds of every mechanism; by default 0 1 2 3, or 0 to 7 at most with --within"""
+    within: str | None = None
+    """time, as 30m: each mechanism stops once it is decided"""
     workers: int | None = None
+    """runs at the same time; by default one per core, one on a GPU"""
     margin: float | None = None
+    """smallest difference that matters (text: nats/byte)"""
     thorough: bool = False
+    """also the baseline at half and twice the steps"""
 
 
 @dataclass(frozen=True)
-class GenerateArguments:
-    """Continue a prompt with the model of a run."""
-
-    run: Annotated[Positional[Path], arg(help="run folder")]
-    prompt: Annotated[str, arg(help="text to continue; by default a new document")] = ""
-    max_new_tokens: Annotated[int, arg(help="tokens to generate")] = 200
-    chat: Annotated[bool, arg(help="take the prompt as a message, in the chat template of an imported model")] = False
-    temperature: Annotated[
-        float | None,
-        arg(help="sampling temperature; 0 takes the likeliest token; by default as an imported model says, else 0.8"),
-    ] = None
-    top_k: Annotated[
-        int | None, arg(help="sample from the k likeliest tokens; by default as an imported model says, else all")
-    ] = None
-    top_p: Annotated[
-        float | None,
-        arg(help="sample from the likeliest tokens of this total probability; by default as for top_k"),
-    ] = None
-    seed: Annotated[int, arg(help="seed of the sampling")] = 0
-    checkpoint: Annotated[str, arg(help="checkpoint of the run: best or last")] = "best"
-    study: OfStudy = None
-    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
+class GenerateArguments(OfTrainedModel):
+    run: Positional[Path]
+    """run folder"""
+    prompt: str = ""
+    """text to continue; by default a new document"""
+    max_new_tokens: int = 200
+    """tokens to generate"""
+    chat: bool = False
+    """take the prompt as a message, in the chat template of an imported model"""
+    temperature: float | None = None
+    """sampling temperature; 0 takes the likeliest token; by default as an imported model says, else 0.8"""
+    top_k: int | None = None
+    """sample from the k likeliest tokens; by default as an imported model says, else all"""
+    top_p: float | None = None
+    """sample from the likeliest tokens of this total probability; by default as for top_k"""
+    seed: int = 0
+    """seed of the sampling"""
 
 
-Train = command_class(
-    "Train", TrainBase, "Train one model. Ctrl-C saves it, and the same command or --resume continues."
-)
-Plan = command_class(
-    "Plan", PlanBase, "Show what a run takes before it runs: parameters, FLOPs, tokens, time and memory."
-)
-Compare = command_class(
-    "Compare",
-    CompareBase,
-    "Train several mechanisms with several seeds each, or take finished runs, and compare them. Ends with a table, a "
-    "verdict and a page.",
-    without=("attention", "seed"),
-)
-
-
-def starting_point(args: Any) -> tuple[TrainConfig, Path]:
+def starting_point(args: TrainArguments) -> tuple[TrainConfig, Path]:
     """Return the configuration of the run, and its folder."""
     if args.resume is None:
         config = args.config(*getattr(args, "presets", ())[:1])
         return config, folder_of(args, config)
-    others = ("recipe", "size", "epochs", "out")
-    for name in [*args.given(), *(name for name in others if getattr(args, name) != getattr(Common, name))]:
-        raise InputError(f"{name} must be left out with --resume, which keeps the run's own; or start another run")
+    refuse_given(args, ("recipe", "size", "epochs", "out", *args.given()), "with --resume, which keeps the run's own")
     folder = RunFolder.open(args.resume)
     return TrainConfig.from_dict(folder.config), folder.path
 
 
-def folder_of(args: Any, config: TrainConfig) -> Path:
+def folder_of(args: TrainArguments, config: TrainConfig) -> Path:
     return args.out or Path("runs") / f"{config.label}-{config_hash(config.to_dict())[:8]}"
 
 
-def train(args: Any, console: Console) -> None:
+def train(args: TrainArguments, console: Console) -> None:
+    """Train one model. Ctrl-C saves it, and the same command or --resume continues.
+
+    attractor train --attention coupled-euler --out runs/one
+    attractor train --size fast-slow --slow-attention decay --epochs 2
+    """
     from attractor.runs.study_record import stored_loss_unit
-    from attractor.train.console import LiveConsole, print_line, shown
-    from attractor.train.hardware import resolve_device, slow_precision
+    from attractor.train.console import LiveConsole, shown
     from attractor.train.loop import train as train_run
     from attractor.train.plan import plan_run
 
     config, path = starting_point(args)
-    runtime = args.runtime()
+    runtime = runtime_of(args)
     device = resolve_device(runtime.device)
-    if args.batch_size == AUTO:
+    if args.given().get("batch_size") == AUTO:
         print_line(console, said_of_auto(config, args.processes(), Room.of(runtime).free))
     memory = None if RunFolder(path, {}).finished else Room.of(runtime).refuse_oversized(config)
     task = data_of(config)
@@ -158,8 +159,6 @@ def write_page(path: Path, console: Console, device: str | None = None) -> None:
     The run is saved by then, so an error here is printed in one line and does not fail the run.
     """
     from attractor.report.run_page import write_run_page
-    from attractor.train.console import print_line
-    from attractor.train.hardware import resolve_device
     from attractor.train.samples import keep_samples
 
     if not World.from_environment().is_first:
@@ -177,10 +176,13 @@ def write_page(path: Path, console: Console, device: str | None = None) -> None:
         print_line(console, f"page: {page}")
 
 
-def plan(args: Any, console: Console) -> None:
+def plan(args: PlanArguments, console: Console) -> None:
+    """Show what a run takes before it runs: parameters, FLOPs, tokens, time and memory.
+
+    attractor plan standard mla --size small
+    attractor plan --recipe 1b --no-calibrate
+    """
     from attractor.train.calibrate import CalibrationError, calibrate
-    from attractor.train.console import print_line
-    from attractor.train.hardware import resolve_device
     from attractor.train.plan import RunPlan, differences, plan_processes, plan_run, print_plans
 
     config, path = starting_point(args)
@@ -195,7 +197,7 @@ def plan(args: Any, console: Console) -> None:
             preset(name)
         configs = [config.replace(attention=name) for name in args.presets]
         path = folder_of(args, configs[0])
-    runtime = args.runtime()
+    runtime = runtime_of(args)
     resolve_device(runtime.device)
     task = data_of(config)
     if len(configs) == 1:
@@ -222,7 +224,7 @@ def plan(args: Any, console: Console) -> None:
     show_status = console.is_terminal and measured and not args.json
     with console.status("taking the first steps, to measure time and memory") if show_status else nullcontext():
         plans = [planned(config) for config in configs]
-    if args.batch_size == AUTO and not args.json:
+    if args.given().get("batch_size") == AUTO and not args.json:
         print_line(console, said_of_auto(configs[0], args.processes(), room.free))
     if args.json:
         described = {"plans": [run_plan.to_dict() for run_plan in plans], "differences": differences(plans)}
@@ -242,11 +244,29 @@ def refuse_place(path: Path, config: dict[str, Any]) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
-def compare(args: Any, console: Console) -> None:
-    from attractor.study.compare import DEFAULT_PRESETS, SCALE, comparison, default_folder, print_costs, speedups
-    from attractor.study.run import Conduct, run_study
-    from attractor.study.study import require_seeds
+def compare(args: CompareArguments, console: Console) -> None:
+    """Train several mechanisms with several seeds each, or take finished runs, and compare them. Ends with a table, a
+    verdict and a page.
 
+        attractor compare standard gated --corpus notes.txt
+        attractor compare runs/one runs/another
+    """
+    from attractor.study.compare import (
+        DEFAULT_PRESETS,
+        MOST_SEEDS,
+        SCALE,
+        SEEDS,
+        comparison,
+        default_folder,
+        print_costs,
+        speedups,
+    )
+    from attractor.study.plan import Conduct
+    from attractor.study.run import run_study
+    from attractor.study.study import require_seeds
+    from attractor.study.within import stored_plan, with_planned_looks
+
+    began = time.monotonic()
     if any(Path(name, "config.json").exists() for name in args.presets):
         return compare_stored(args, console)
     presets = args.presets or DEFAULT_PRESETS
@@ -257,36 +277,56 @@ def compare(args: Any, console: Console) -> None:
                 "'attractor runs list' shows runs, and 'attractor list mechanisms' names mechanisms"
             )
         preset(name)
-    if args.batch_size == AUTO:
+    if args.given().get("batch_size") == AUTO:
         advice = "'attractor plan --batch-size auto' says which accumulation fits"
         raise InputError(f"batch_size must be a number in a comparison, got auto; {advice}")
-    require_seeds(args.seeds)
-    base = args.config(presets[0], args.seeds[0])
-    default = default_folder(base, (*presets, "thorough") if args.thorough else presets)
-    task, folder, runtime = data_of(base), args.out or default, args.runtime()
-    study = comparison(folder.name, presets, args.seeds, base, task, args.margin, args.thorough)
-    root = args.out or folder.parent
-    conduct = Conduct(scale=SCALE, root=root, folder=folder, workers=args.workers, command=command_line())
+    seconds = math.inf if args.within is None else seconds_of(args.within, "within")
+    is_within = args.within is not None
+    seeds = tuple(range(MOST_SEEDS if is_within else SEEDS)) if args.seeds is None else args.seeds
+    require_seeds(seeds)
+    if is_within:
+        require(seconds > 0, "within", "a time above zero", args.within, "as 30m")
+        require(len(seeds) > 1, "seeds", "at least two with --within", len(seeds), "one pair has no interval")
+        require(not args.thorough, "thorough", "left out with --within", True, "its further runs decide no row")
+    base = args.config(presets[0], seeds[0])
+    further = {"within": args.within, "margin": args.margin, "seeds": seeds} if is_within else {}
+    default = default_folder(base, (*presets, "thorough") if args.thorough else presets, **further)
+    task, folder, runtime = data_of(base), args.out or default, runtime_of(args)
+    study = comparison(folder.name, presets, seeds, base, task, args.margin, args.thorough)
+    conduct = Conduct(
+        scale=SCALE,
+        root=args.out or folder.parent,
+        folder=folder,
+        workers=args.workers,
+        command=command_line(),
+        until=began + seconds,
+    )
     print_costs(study, task, runtime, console)
+    if is_within:
+        study = with_planned_looks(study, conduct, runtime, partial(print_line, console))
+    else:
+        stored_plan(folder, study.design(SCALE, seeds, conduct.command), within=False)
     record, failures = run_study(study, conduct, runtime, console)
     for row, speedup in speedups(record).items() if args.thorough else ():
         say(console, f"effective speedup of {row}: {speedup.words}")
     report_study(record, folder, failures, console)
 
 
-def compare_stored(args: Any, console: Console) -> None:
+def compare_stored(args: CompareArguments, console: Console) -> None:
     from attractor.study.stored_runs import compare_runs
 
-    others = [field.name for field in fields(CompareBase) if field.name not in ("presets", "out")]
-    for name in [*args.given(), *(name for name in others if getattr(args, name) != getattr(CompareBase, name))]:
-        raise InputError(f"{name} must be left out where run folders are compared, which are as they are; leave it out")
+    names = [field.name for field in fields(args) if field.name not in ("presets", "out")]
+    refuse_given(args, names, "where run folders are compared, which are as they are")
     record, folder = compare_runs([Path(name) for name in args.presets], args.out, command_line())
     report_study(record, folder, {}, console)
 
 
 def generate(args: GenerateArguments, console: Console) -> None:
+    """Continue a prompt with the model of a run.
+
+    attractor generate runs/one --prompt 'def '
+    """
     from attractor.train.finished import finished_run
-    from attractor.train.hardware import resolve_device
     from attractor.train.samples import continuation
     from attractor.train.saved_tokenizer import saved_settings, tokenizer_of_run
 
@@ -322,11 +362,3 @@ def chat_prompt(args: GenerateArguments, settings: "TokenizerSettings | None") -
             f"chat_template must render a message, but '{args.run}' has one that fails ({error})"
         ) from error
     return settings.spell(str(text), specials=False)
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
-    "compare": (Compare, compare),
-    "train": (Train, train),
-    "plan": (Plan, plan),
-    "generate": (GenerateArguments, generate),
-}

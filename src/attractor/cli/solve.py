@@ -1,18 +1,19 @@
 """The command that solves a Sudoku by a trained model or by search: solve."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from attractor.cli.console import say
-from attractor.cli.study_code import OfStudy, define_mechanisms
-from attractor.errors import InputError
-from attractor.train.config import Runtime
+from attractor.cli.options import OfTrainedModel
+from attractor.cli.study_code import define_mechanisms
+from attractor.errors import InputError, require
+from attractor.files import prepare_place, write_bytes
+from attractor.train.hardware import resolve_device
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,25 +22,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SolveArguments:
-    """Solve a Sudoku with an iterated model and watch it, or exactly by search."""
-
-    puzzle: Annotated[Positional[str], arg(help="cells in a row, 0 or . for a blank, or a file of one board")]
-    run: Annotated[Path | None, arg(help="run folder of a model for boards of this size")] = None
-    n_iterations: Annotated[int | None, arg(help="iterations of the model; by default as in training")] = None
-    votes: Annotated[int, arg(help="answers, of which the one of lowest energy counts")] = 1
-    seed: Annotated[int, arg(help="seed of the starts of all votes but the first")] = 0
-    exact: Annotated[bool, arg(help="solve by search, without a model")] = False
-    checkpoint: Annotated[str, arg(help="checkpoint of the run: best or last")] = "best"
-    study: OfStudy = None
-    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
-    out: Annotated[Path | None, arg(help="picture of the iterations: FILE.svg, .png or .gif")] = None
+class SolveArguments(OfTrainedModel):
+    puzzle: Positional[str]
+    """cells in a row, 0 or . for a blank, or a file of one board"""
+    run: Path | None = None
+    """run folder of a model for boards of this size"""
+    n_iterations: int | None = None
+    """iterations of the model; by default as in training"""
+    votes: int = 1
+    """answers, of which the one of lowest energy counts"""
+    seed: int = 0
+    """seed of the starts of all votes but the first"""
+    exact: bool = False
+    """solve by search, without a model"""
+    out: Path | None = None
+    """picture of the iterations: FILE.svg, .png or .gif"""
 
 
 def solve(args: SolveArguments, console: Console) -> None:
-    from attractor.errors import require
-    from attractor.files import prepare_place
-    from attractor.solving.trajectory_figure import KINDS
+    """Solve a Sudoku with an iterated model and watch it, or exactly by search.
+
+    attractor solve board.txt --run runs/sudoku --votes 8
+    """
+    from attractor.evaluate.boards.trajectory_figure import KINDS
     from attractor.tasks import sudoku
 
     require(args.n_iterations is None or args.n_iterations >= 1, "n_iterations", "at least 1", args.n_iterations)
@@ -66,11 +71,10 @@ def solve(args: SolveArguments, console: Console) -> None:
 def _by_model(
     args: SolveArguments, run: "Finished", board: "np.ndarray", solution: "np.ndarray", console: Console
 ) -> None:
-    from attractor.files import write_bytes
-    from attractor.solving.board_display import show_trajectory, verdict
-    from attractor.solving.local_exponents import local_exponents
-    from attractor.solving.solve import solve as answer_to
-    from attractor.solving.trajectory_figure import picture
+    from attractor.evaluate.boards.board_display import show_trajectory, verdict
+    from attractor.evaluate.boards.local_exponents import local_exponents
+    from attractor.evaluate.boards.solve import solve as answer_to
+    from attractor.evaluate.boards.trajectory_figure import picture
 
     with run.autocast():
         answer = answer_to(run.model, board[None], args.n_iterations, args.votes, args.seed)
@@ -89,7 +93,6 @@ def _run_for(board: "np.ndarray", path: Path, args: SolveArguments) -> "Finished
     """Return the run, and refuse one that was not trained on boards of this size."""
     from attractor.tasks.sudoku import Sudoku
     from attractor.train.finished import finished_run
-    from attractor.train.hardware import resolve_device
 
     run = finished_run(path, resolve_device(args.device), args.checkpoint)
     task = run.config.task
@@ -105,7 +108,6 @@ def _run_for(board: "np.ndarray", path: Path, args: SolveArguments) -> "Finished
 
 def _puzzle(given: str) -> tuple["np.ndarray", "np.ndarray"]:
     """Return the board of these cells or of this file, and its solution."""
-    from attractor.errors import require
     from attractor.tasks import sudoku
     from attractor.tasks.sudoku.formats import parse
 
@@ -115,6 +117,3 @@ def _puzzle(given: str) -> tuple["np.ndarray", "np.ndarray"]:
     puzzles = sudoku.read(given)
     require(len(puzzles) == 1, "puzzle", f"one board, of which '{given}' has more", len(puzzles), "give one line of it")
     return puzzles.boards[0], puzzles.solutions[0]
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {"solve": (SolveArguments, solve)}

@@ -2,20 +2,21 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from os.path import normpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from attractor.cli.console import command_line, say
-from attractor.cli.tables import tables
-from attractor.errors import InputError, require
+from attractor.cli.definitions import definitions
+from attractor.console import with_prefix
+from attractor.errors import InputError, require, unknown
 
 if TYPE_CHECKING:
     from attractor.runs.filters import Condition
@@ -23,47 +24,50 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")
 KEPT = ("best", "last", "none")
-WHERE = 'conditions that runs must meet, as --where "attention=gated lr>1e-3"'
 PRUNED_SHOWN = 20  # at most so many runs are listed with the checkpoints to remove
 SHOWN = ("label", "seed", "state", "steps", "loss")
 
 
 @dataclass(frozen=True)
-class RunsListArguments:
-    """List the runs of a folder. Conditions filter them; the fields that they name become columns."""
+class Selection:
+    """Options of the commands that take the runs of a folder which meet conditions."""
 
-    folder: Annotated[Positional[Path], arg(help="folder of runs")] = RUNS
-    where: Annotated[tuple[str, ...], arg(help=WHERE)] = ()
-    sort: Annotated[str, arg(help="field to sort by; by default the path")] = ""
-    columns: Annotated[tuple[str, ...], arg(help="further fields to show")] = ()
-    limit: Annotated[int, arg(help="most runs to show")] = 50
-    json: Annotated[bool, arg(help="print all fields of every run, one JSON object a line")] = False
+    folder: Positional[Path] = RUNS
+    """folder of runs"""
+    where: tuple[str, ...] = ()
+    """conditions that runs must meet, as --where "attention=gated lr>1e-3\""""
+
+
+@dataclass(frozen=True)
+class RunsListArguments(Selection):
+    sort: str = ""
+    """field to sort by; by default the path"""
+    columns: tuple[str, ...] = ()
+    """further fields to show"""
+    limit: int = 50
+    """most runs to show"""
+    json: bool = False
+    """print all fields of every run, one JSON object a line"""
 
 
 @dataclass(frozen=True)
 class RunsShowArguments:
-    """Show what is known of a run: its results, its configuration and its checkpoints."""
-
-    run: Annotated[Positional[Path], arg(help="run folder")]
-
-
-@dataclass(frozen=True)
-class RunsCompareArguments:
-    """Compare the finished runs of a folder that meet the conditions, as `attractor compare RUN RUN` does."""
-
-    folder: Annotated[Positional[Path], arg(help="folder of runs")] = RUNS
-    where: Annotated[tuple[str, ...], arg(help=WHERE)] = ()
-    out: Annotated[Path | None, arg(help="folder of the report; by default a new one in runs/")] = None
+    run: Positional[Path]
+    """run folder"""
 
 
 @dataclass(frozen=True)
-class RunsPruneArguments:
-    """Remove checkpoints that are not needed any more. It shows what it would remove, and asks first."""
+class RunsCompareArguments(Selection):
+    out: Path | None = None
+    """folder of the report; by default a new one in runs/"""
 
-    folder: Annotated[Positional[Path], arg(help="folder of runs")] = RUNS
-    where: Annotated[tuple[str, ...], arg(help=WHERE)] = ()
-    keep: Annotated[str, arg(help="checkpoint of a finished run that stays: best, last or none")] = "best"
-    yes: Annotated[bool, arg(help="remove them without asking")] = False
+
+@dataclass(frozen=True)
+class RunsPruneArguments(Selection):
+    keep: str = "best"
+    """checkpoint of a finished run that stays: best, last or none"""
+    yes: bool = False
+    """remove them without asking"""
 
 
 def selected(folder: Path, where: Sequence[str]) -> tuple[list["IndexedRun"], tuple["Condition", ...], list[str]]:
@@ -73,7 +77,7 @@ def selected(folder: Path, where: Sequence[str]) -> tuple[list["IndexedRun"], tu
     from attractor.runs.filters import conditions
     from attractor.runs.index import indexed_runs
 
-    runs = indexed_runs(folder, tables().presets)
+    runs = indexed_runs(folder, definitions("attention.presets").presets_as_data())
     if not runs:
         raise InputError(f"folder must hold runs, and '{folder}' holds none; a run is a folder with config.json")
     known = sorted({name for run in runs for name in run.fields})
@@ -82,6 +86,10 @@ def selected(folder: Path, where: Sequence[str]) -> tuple[list["IndexedRun"], tu
 
 
 def runs_list(args: RunsListArguments, console: Console) -> None:
+    """List the runs of a folder. Conditions filter them; the fields that they name become columns.
+
+    attractor runs list --where "attention=gated lr>1e-3" --sort loss
+    """
     from attractor.report.table import InConsole
     from attractor.runs.filters import full_name
 
@@ -109,6 +117,10 @@ def runs_list(args: RunsListArguments, console: Console) -> None:
 
 
 def runs_show(args: RunsShowArguments, console: Console) -> None:
+    """Show what is known of a run: its results, its configuration and its checkpoints.
+
+    attractor runs show runs/one
+    """
     from attractor.runs.configuration import dotted_fields, named
     from attractor.runs.run_folder import RunFolder
     from attractor.train.checkpoint import best_checkpoint, list_checkpoints
@@ -119,7 +131,7 @@ def runs_show(args: RunsShowArguments, console: Console) -> None:
     parts = {
         "state": {"state": run.state, "checkpoints": ", ".join(checkpoints) or "none", "best": best and best.name},
         "result": dotted_fields(run.summary() or {}),
-        "configuration": dotted_fields(named(run.config, tables().presets)),
+        "configuration": dotted_fields(named(run.config, definitions("attention.presets").presets_as_data())),
         "environment": dotted_fields(run.environment),
     }
     for title, fields in parts.items():
@@ -130,6 +142,10 @@ def runs_show(args: RunsShowArguments, console: Console) -> None:
 
 
 def runs_compare(args: RunsCompareArguments, console: Console) -> None:
+    """Compare the finished runs of a folder that meet the conditions, as `attractor compare RUN RUN` does.
+
+    attractor runs compare --where "corpus=notes.txt"
+    """
     from attractor.cli.study_ending import report_study
     from attractor.study.stored_runs import compare_runs
 
@@ -144,8 +160,10 @@ def runs_compare(args: RunsCompareArguments, console: Console) -> None:
 
 
 def runs_prune(args: RunsPruneArguments, console: Console) -> None:
-    from attractor.errors import unknown
-    from attractor.numerals import with_prefix
+    """Remove checkpoints that are not needed any more. It shows what it would remove, and asks first.
+
+    attractor runs prune --keep best --yes
+    """
     from attractor.runs.run_folder import RunFolder
     from attractor.train.checkpoint import remove_checkpoint, superfluous
 
@@ -224,11 +242,3 @@ def _cell(name: str, fields: dict[str, Any]) -> str:
     if name == "begun":
         return datetime.fromtimestamp(value).strftime("%Y-%m-%d %H:%M")
     return f"{value:.5g}" if isinstance(value, float) else str(value)
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
-    "list": (RunsListArguments, runs_list),
-    "show": (RunsShowArguments, runs_show),
-    "compare": (RunsCompareArguments, runs_compare),
-    "prune": (RunsPruneArguments, runs_prune),
-}

@@ -2,93 +2,77 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from attractor.claims.loading import STUDIES, paper_around, papers_folder
+from attractor.cli.options import Carrying, runtime_of
 from attractor.cli.study_code import announce_code
 from attractor.cli.study_ending import report_study
-from attractor.console_table import console_table
+from attractor.console import print_line
 from attractor.errors import InputError
-from attractor.train.config import Runtime, TrainConfig
+from attractor.train.config import Runtime
+from attractor.train.hardware import resolve_device
 
 if TYPE_CHECKING:
     from attractor.runs.study_record import Design
-    from attractor.study.launch import Job
 
 
 @dataclass(frozen=True)
 class StudyListArguments:
-    """Show the studies of a folder: the question, the published table and the scales of each."""
-
-    folder: Annotated[
-        Positional[Path | None], arg(help="folder of study files or of papers; by default the papers of this checkout")
-    ] = None
+    folder: Positional[Path | None] = None
+    """folder of study files or of papers; by default the papers of this checkout"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StudyPlanArguments:
-    """Show the runs of a study before they run: their costs, what is finished, and which claims they can decide."""
-
-    file: Annotated[Positional[Path], arg(help="study file, as in papers/*/studies/; it is Python and is executed")]
-    scale: Annotated[str, arg(help="smoke, laptop, desk, bench, paper or own")] = "smoke"
-    root: Annotated[Path, arg(help="folder of runs and reports")] = Path("runs")
-    seeds: Annotated[tuple[int, ...] | None, arg(help="seeds of every row; by default the scale's")] = None
-    device: Annotated[str, arg(help="cpu, cuda or auto")] = Runtime.device
+    file: Positional[Path]
+    """study file, as in papers/*/studies/; it is Python and is executed"""
+    scale: str = "smoke"
+    """smoke, laptop, desk, bench, paper or own"""
+    root: Path = Path("runs")
+    """folder of runs and reports"""
+    seeds: tuple[int, ...] | None = None
+    """seeds of every row; by default the scale's"""
+    device: str = Runtime.device
 
 
 @dataclass(frozen=True)
-class StudyRunArguments(StudyPlanArguments):
-    """Carry out the unfinished runs of a study, and write its report. If it is interrupted, the same command
-    continues."""
-
-    launcher: Annotated[str, arg(help="local, stacked, ray or torchrun; auto is the faster of local and stacked")] = (
-        "auto"
-    )
-    workers: Annotated[
-        int | None,
-        arg(
-            help="runs at the same time, or processes per run under torchrun; by default one per core, one on a GPU, "
-            "and under torchrun one process per GPU"
-        ),
-    ] = None
-    threads: Annotated[int | None, arg(help="CPU threads of each run; by default automatic")] = None
-    from_record: Annotated[
-        Path | None, arg(help="stored record (papers/PAPER/results/study-NAME-SCALE.json) whose runs are not run again")
-    ] = None
-    rows: Annotated[
-        tuple[str, ...] | None, arg(help="rows whose runs are carried out, each in quotes; by default all")
-    ] = None
-    columns: Annotated[tuple[str, ...] | None, arg(help="columns whose runs are carried out; by default all")] = None
-    part: Annotated[str, arg(help="share of the runs that this machine carries out, as 2/3")] = "1/1"
-    gpus_per_run: Annotated[
-        float | None, arg(help="GPUs per run on a Ray cluster, or a fraction of one; by default automatic")
-    ] = None
-    save_every: Annotated[int, arg(help="steps between checkpoints")] = Runtime.save_every
-    save_every_minutes: Annotated[
-        float | None, arg(help="minutes without a checkpoint after which one is written; None: never")
-    ] = Runtime.save_every_minutes
-    keep: Annotated[int, arg(help="newest checkpoints kept, beside the best")] = Runtime.keep
-    parallel: Annotated[str, arg(help="how torchrun shares a model: ddp or fsdp")] = Runtime.parallel
-    collective_timeout: Annotated[float, arg(help="seconds that processes of one run wait for one another")] = (
-        Runtime.collective_timeout
-    )
-    on_divergence: Annotated[
-        str, arg(help="a run that diverged stops, or goes back: stop or rollback (not where runs are stacked)")
-    ] = Runtime.on_divergence
-    max_rollbacks: Annotated[int, arg(help="times that a run may go back before it stops")] = Runtime.max_rollbacks
+class StudyRunArguments(StudyPlanArguments, Carrying):
+    launcher: str = "auto"
+    """local, stacked, ray or torchrun; auto is the faster of local and stacked"""
+    workers: int | None = None
+    """runs at the same time, or processes per run under torchrun; by default one per core, one on a GPU, and under
+    torchrun one process per GPU"""
+    from_record: Path | None = None
+    """stored record (PAPER/results/study-NAME-SCALE.json) whose runs are not run again"""
+    rows: tuple[str, ...] | None = None
+    """rows whose runs are carried out, each in quotes; by default all"""
+    columns: tuple[str, ...] | None = None
+    """columns whose runs are carried out; by default all"""
+    part: str = "1/1"
+    """share of the runs that this machine carries out, as 2/3"""
+    gpus_per_run: float | None = None
+    """GPUs per run on a Ray cluster, or a fraction of one; by default automatic"""
+    parallel: str = Runtime.parallel
+    collective_timeout: float = Runtime.collective_timeout
+    on_divergence: str = Runtime.on_divergence
+    """a run that diverged stops, or goes back: stop or rollback (not where runs are stacked)"""
 
 
 def study_run(args: StudyRunArguments, console: Console) -> None:
-    from attractor.cli.options import runtime_of
+    """Carry out the unfinished runs of a study, and write its report. If it is interrupted, the same command continues.
+
+    attractor study run papers/coupled_qk/studies/coupling-ablation.py --scale laptop
+    """
     from attractor.runs.study_record import STUDY_FILE, read_record
-    from attractor.study.run import Conduct, run_study
+    from attractor.study.plan import Conduct
+    from attractor.study.run import run_study
     from attractor.study.study import load_study
 
     announce_code(args.file, console)
@@ -117,13 +101,18 @@ def study_run(args: StudyRunArguments, console: Console) -> None:
 
 def _within_its_folder(file: Path, word: str) -> str:
     """Shorten the absolute path of the study's file, since a record is published and must not name private folders."""
-    return f"{file.parent.name}/{file.name}" if file.is_absolute() and word == str(file) else word
+    n_parts = 4 if paper_around(file) is not None else 2  # as papers/PAPER/studies/NAME.py
+    return "/".join(file.parts[-n_parts:]) if file.is_absolute() and word == str(file) else word
 
 
 def study_plan(args: StudyPlanArguments, console: Console) -> None:
-    from attractor.study.run import Conduct, plan_study
+    """Show the runs of a study before they run: their costs, what is finished, and which claims they can decide.
+
+    attractor study plan papers/coupled_qk/studies/coupling-ablation.py --scale desk
+    """
+    from attractor.study.plan import Conduct, plan_study
+    from attractor.study.plan_table import print_runs
     from attractor.study.study import load_study
-    from attractor.train.hardware import resolve_device
 
     announce_code(args.file, console)
     study = load_study(args.file)
@@ -133,48 +122,16 @@ def study_plan(args: StudyPlanArguments, console: Console) -> None:
     console.print(Text(f"{study.title} ({study.source})\n{study.question}"))
     if planned.before is not None:
         console.print(Text(f"first, the runs from which this study starts, of {planned.before.design.name}:"))
-        print_runs(planned.starts(conduct), (), planned.before.design.budget, console)
+        print_runs(planned.before.chosen, (), planned.before.design.budget, console)
         console.print(Text("then, those of this study:"))
     print_runs(planned.jobs, planned.waiting, study.budget, console)
     print_chances(args.file, planned.design, console)
-
-
-def print_runs(
-    jobs: Sequence["Job"], waiting: Sequence[tuple[str, TrainConfig]], budget: str, console: Console
-) -> None:
-    """Show the runs of a plan, and what is left to do. Those that wait for others have no key yet."""
-    from attractor.numerals import with_prefix
-    from attractor.study.budget import flops_per_step, n_parameters
-    from attractor.train.hardware import time_of_a_gpu
-
-    headings = ("run", "parameters", "steps", "tokens", "FLOPs", "finished", "key")
-    table = console_table(headings, left=("run", "key"), no_wrap=True)
-    left = []
-    runs = [(job.name, job.config, job.finished, job.path.name) for job in jobs]
-    runs += [(name, config, False, "depends on its start") for name, config in waiting]
-    for name, config, finished, key in runs:
-        flops = config.n_steps * flops_per_step(config)
-        left += [] if finished else [flops]
-        table.add_row(
-            Text(name),
-            f"{n_parameters(config.model):,}",
-            f"{config.n_steps:,}",
-            with_prefix(config.n_steps * config.tokens_per_step),
-            with_prefix(flops),
-            "yes" if finished else "",
-            key,
-        )
-    console.print(table)
-    work = f" ({time_of_a_gpu(sum(left))})" if left else ""
-    line = f"{len(runs)} runs, {len(left)} to do{work}; budget: {budget}"
-    console.print(line, highlight=False, soft_wrap=True)
 
 
 def print_chances(file: Path, design: "Design", console: Console) -> None:
     """Say of every claim of the study's paper whether this scale and these seeds can decide it."""
     from attractor.claims.ledger import find_records, read_papers
     from attractor.claims.planning import of_losses, what_it_can_decide
-    from attractor.train.console import print_line
 
     around = paper_around(file)
     if around is None:
@@ -191,6 +148,10 @@ def print_chances(file: Path, design: "Design", console: Console) -> None:
 
 
 def study_list(args: StudyListArguments, console: Console) -> None:
+    """Show the studies of a folder: the question, the published table and the scales of each.
+
+    attractor study list
+    """
     from attractor.study.outline import outline_of
 
     folder = args.folder or papers_folder() or Path()
@@ -212,10 +173,3 @@ def study_list(args: StudyListArguments, console: Console) -> None:
         console.print(Text(f"{file}: {study.title}", style="bold"), soft_wrap=True)
         console.print(Text(f"  {study.question}"), soft_wrap=True)
         console.print(Text(f"  {study.source}{scales}{claims}"), soft_wrap=True)
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any, Console], None]]] = {
-    "run": (StudyRunArguments, study_run),
-    "plan": (StudyPlanArguments, study_plan),
-    "list": (StudyListArguments, study_list),
-}

@@ -1,17 +1,11 @@
 """Python files that commands execute: studies, and the mechanisms of one's own that they define."""
 
 from pathlib import Path
-from typing import Annotated
 
 from rich.console import Console
-from tyro.conf import arg
 
 from attractor.claims.loading import CLAIMS_FILE
 from attractor.runs.machine import is_tracked
-
-OfStudy = Annotated[
-    Path | None, arg(help="study whose file defines the run's own mechanism; the file is code and is executed")
-]
 
 
 def announce_code(place: Path, console: Console) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from attractor.cli.console import say
+from attractor.console import print_line
 from attractor.errors import RunStopped
 from attractor.runs.study_record import StudyRecord
 
@@ -16,10 +17,9 @@ def report_study(record: StudyRecord, folder: Path, failures: Mapping[str, str],
     from attractor.report.judged_study import JudgedStudy
     from attractor.report.study_report import write_report
     from attractor.report.study_table import console_table, console_tables
-    from attractor.train.console import print_line
 
-    page = write_report(record, folder, presets=presets_as_data())
     judged = JudgedStudy(record)
+    page = write_report(judged, folder, presets=presets_as_data())
     for table in console_tables(judged):
         console.print(console_table(table))
         for text in table.caption:

@@ -8,6 +8,7 @@ from torch import nn
 
 from attractor.attention import Attention
 from attractor.attention.couple.dynamics import Dynamics
+from attractor.attention.foreign_projections import OF_SCORES
 from attractor.attention.project.latent import LatentProjection
 from attractor.attention.project.values import ValueProjection
 from attractor.attention.score.decayed import DecayedScore
@@ -24,7 +25,7 @@ from attractor.control.views import (
 from attractor.errors import InputError
 
 WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module")  # what torch.compile and checkpoint_wrapper call their content
-ADAPTED = re.compile(r"(^|\.)(q|k|wq|wk|Wq|c_attn|linear_q)\w*\.base_layer\.weight$")  # PEFT wraps queries or keys
+ADAPTED = re.compile(rf"(^|\.)({'|'.join(OF_SCORES)})(\.\w+)?\.base_layer\.weight$")  # PEFT wraps queries or keys
 
 
 def attention_view(name: str, module: nn.Module) -> QueryKeyHeads | None:

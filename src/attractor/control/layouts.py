@@ -21,106 +21,96 @@ obstacle. Cross-attention is refused: it has the same rows, but its keys come fr
 import inspect
 import re
 from collections.abc import Sequence
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from attractor.attention import Attention
+from attractor.attention.foreign_projections import LATENT, PROJECTIONS, SCORING_PARTS
 from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, Rows, View, grouped, head_rows, norm_rows
 from attractor.errors import InputError
 
-# Parts that act after the logits: values, outputs, and gates of outputs.
-AFTER_LOGITS = r"v_proj|value|Wv|(o|out|c|linear)_proj|dense|[wW]o|attn_sub_norm|(gate|g)_proj"
-# Parts that may stand beside projections. An indexer chooses the keys that a query may attend to.
-HARMLESS = re.compile(AFTER_LOGITS + r"|(q|kv)_a_layernorm|indexer")
+SEPARATE = [names for names in PROJECTIONS.values() if not names.is_fused]
+AFTER_LOGITS = {names.value for names in SEPARATE} | {names.out for names in PROJECTIONS.values()}
+# Other parts that may stand beside projections: gates of outputs, and an indexer, which chooses the keys to attend to.
+HARMLESS = re.compile(r"attn_sub_norm|(gate|g)_proj|indexer")
 SCORE_PARAMETERS = re.compile(r"sinks|gate_bias|lambda_[qk][12]")  # they do not change the logits
 QK_NORM = re.compile(r"(q|k|qk|query|key)_?(layer_?)?norm")
 CROSS = re.compile(r"(?i)cross_?att|enc(oder)?_?(dec(oder)?_?)?att")  # names of cross-attention modules
 ATTENTION = re.compile(r"(?i)attention|attn")
 LINEAR_ATTENTION = re.compile(r"(Delta|Lightning)Attention$|Rwkv")  # it forms no logits
-PAIRS = (("q_proj", "k_proj"), ("query", "key"), ("Wq", "Wk"))  # names of the projections in `separate`
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def separate(name: str, module: nn.Module) -> DotProduct | None:
     """Read q_proj and k_proj. Each of the H narrow heads of differential attention is scored, so each is a head."""
-    width = _head_width(module)
-    parts = next((pair for pair in PAIRS if _is_made_of(module, *pair)), None)
-    if not width or parts is None:
+    width, n_queries = _head_width(module), _n_heads(module)
+    names = next((names for names in SEPARATE if _is_made_of(module, names.query, names.key)), None)
+    if not width or names is None:
         return None
-    query, key = (_linear(name, module, part) for part in parts)
-    n_queries, n_keys = _n_heads(module), key.out_features // width
-    if query.out_features != n_queries * width or key.out_features % width or not _are_groups(module, n_keys):
+    query, key = (_projection(name, module, part) for part in (names.query, names.key))
+    n_keys = len(key.weight) // width
+    shapes = (len(query.weight), len(key.weight)) == (n_queries * width, n_keys * width)
+    if not shapes or not _are_groups(module, n_keys):
         return None
     return _dot_product(name, module, head_rows(query, n_queries, width), head_rows(key, n_keys, width))
 
 
 def by_part(name: str, module: nn.Module) -> DotProduct | None:
     """Read qkv_proj: all queries, then all keys, then all values."""
-    width = _head_width(module)
+    width, n_queries, part = _head_width(module), _n_heads(module), PROJECTIONS["phi3"].query
     # CodeGen, which has no groups, orders the rows of its qkv_proj differently.
-    if not width or not hasattr(module, "num_key_value_groups") or not _is_made_of(module, "qkv_proj"):
+    if not width or not hasattr(module, "num_key_value_groups") or not _is_made_of(module, part):
         return None
-    fused, n_queries = _linear(name, module, "qkv_proj"), _n_heads(module)
     n_keys = n_queries // cast(int, module.num_key_value_groups)
-    if fused.out_features != (n_queries + 2 * n_keys) * width or not _are_groups(module, n_keys):
-        return None
-    key = head_rows(fused, n_keys, width, offset=n_queries * width)
-    return _dot_product(name, module, head_rows(fused, n_queries, width), key)
+    return _by_part(name, module, part, n_queries, n_keys, width) if _are_groups(module, n_keys) else None
 
 
 def by_head(name: str, module: nn.Module) -> DotProduct | None:
     """Read query_key_value: query, key and value of the first head, then of the next."""
-    width = _head_width(module)
-    if not width or not _is_made_of(module, "query_key_value"):
-        return None
-    fused, n_heads = _linear(name, module, "query_key_value"), _n_heads(module)
-    if fused.out_features != 3 * n_heads * width:
-        return None
-    query, key = (head_rows(fused, n_heads, width, step=3 * width, offset=offset) for offset in (0, width))
-    return _dot_product(name, module, query, key)
+    width, n_heads, part = _head_width(module), _n_heads(module), PROJECTIONS["gpt-neox"].query
+    return _by_group(name, module, part, n_heads, n_heads, width) if width and _is_made_of(module, part) else None
 
 
 def transposed(name: str, module: nn.Module) -> DotProduct | None:
     """Read c_attn if it is a Conv1D with a weight of D x 3D. GPT-BigCode's linear c_attn has another order."""
-    width, fused = _head_width(module), getattr(module, "c_attn", None)
-    if not width or not hasattr(fused, "nf"):
+    width, n_heads, part = _head_width(module), _n_heads(module), PROJECTIONS["gpt2"].query
+    if not width or not hasattr(getattr(module, part, None), "nf"):
         return None
     _refuse_cross_attention(name, module)  # the c_attn of cross-attention has no queries
-    if not _is_made_of(module, "c_attn"):
+    return _by_part(name, module, part, n_heads, n_heads, width, axis=1) if _is_made_of(module, part) else None
+
+
+def fused(name: str, module: nn.Module) -> DotProduct | None:
+    """Read c_attn if it is a linear layer of n_embd to 3 n_embd: all queries, then all keys, then all values."""
+    part = PROJECTIONS["gpt2"].query
+    n_heads, size = (getattr(module, field, None) for field in ("n_head", "n_embd"))
+    if (
+        not isinstance(n_heads, int)
+        or not isinstance(size, int)
+        or not isinstance(getattr(module, part, None), nn.Linear)
+    ):
         return None
-    weight, bias = _plain(f"{name}.c_attn".lstrip("."), cast(nn.Module, fused))
-    n_heads = _n_heads(module)
-    if weight.shape[1] != 3 * n_heads * width:
+    if not _is_made_of(module, part) or _norms_by_function(module):
         return None
-    query, key = (
-        Rows(weight, tuple(range(offset, offset + n_heads * width, width)), width, bias, axis=1)
-        for offset in (0, n_heads * width)
-    )
-    return _dot_product(name, module, query, key)
+    return _by_part(name, module, part, n_heads, n_heads, size // n_heads)
 
 
 def latent(name: str, module: nn.Module) -> LatentHeads | None:
     """Read latent attention, whose matrices are fused head by head. Queries without a latent come from q_proj."""
-    has_query_latent = getattr(module, "q_a_proj", None) is not None
-    queries = ("q_a_proj", "q_b_proj") if has_query_latent else ("q_proj",)
-    sizes = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank")
-    if not all(isinstance(getattr(module, size, None), int) for size in sizes) or not _is_made_of(
-        module, *queries, "kv_a_proj_with_mqa", "kv_b_proj"
-    ):
+    has_query_latent = getattr(module, LATENT.query_down, None) is not None
+    queries = (LATENT.query_down, LATENT.query_up) if has_query_latent else (PROJECTIONS["llama"].query,)
+    sizes = _sizes(module, "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank")
+    if not sizes or not _is_made_of(module, *queries, LATENT.down, LATENT.up):
         return None
-    nope, rope, value, rank = (cast(int, getattr(module, size)) for size in sizes)
-    up = _linear(name, module, queries[-1])
-    down, key_value = (_linear(name, module, part) for part in ("kv_a_proj_with_mqa", "kv_b_proj"))
-    n_heads = _n_heads(module)
-    if (up.out_features, down.out_features, key_value.out_features) != (
-        n_heads * (nope + rope),
-        rank + rope,
-        n_heads * (nope + value),
-    ):
+    n_heads, (nope, rope, value, rank) = _n_heads(module), sizes
+    up, down, key_value = (_projection(name, module, part) for part in (queries[-1], LATENT.down, LATENT.up))
+    wanted = (n_heads * (nope + rope), rank + rope, n_heads * (nope + value))
+    if (len(up.weight), len(down.weight), len(key_value.weight)) != wanted:
         return None
-    query_down = _linear(name, module, "q_a_proj") if has_query_latent else None
+    query_down = _projection(name, module, LATENT.query_down) if has_query_latent else None
     return LatentHeads(
         name,
         module,
@@ -129,68 +119,70 @@ def latent(name: str, module: nn.Module) -> LatentHeads | None:
         dkv=head_rows(down, 1, rank),
         reads=grouped(n_heads, n_heads),
         reads_rope=grouped(n_heads, 1),
-        dq=head_rows(query_down, 1, query_down.out_features) if query_down is not None else None,
+        dq=head_rows(query_down, 1, len(query_down.weight)) if query_down is not None else None,
         qr=head_rows(up, n_heads, rope, step=nope + rope, offset=nope),
         kr=head_rows(down, 1, rope, offset=rank),
-        gamma_q=norm_rows(getattr(module, "q_a_layernorm", None)) if has_query_latent else None,
-        gamma_kv=norm_rows(getattr(module, "kv_a_layernorm", None)),
+        gamma_q=norm_rows(getattr(module, LATENT.query_norm, None)) if has_query_latent else None,
+        gamma_kv=norm_rows(getattr(module, LATENT.norm, None)),
         obstacle=_obstacle(module),
     )
 
 
-def fused(name: str, module: nn.Module) -> DotProduct | None:
-    """Read c_attn if it is a linear layer of n_embd to 3 n_embd: all queries, then all keys, then all values."""
-    linear, n_heads, size = (getattr(module, field, None) for field in ("c_attn", "n_head", "n_embd"))
-    if not isinstance(n_heads, int) or not isinstance(size, int) or not isinstance(linear, nn.Linear):
-        return None
-    if not _is_made_of(module, "c_attn") or _norms_by_function(module) or linear.out_features != 3 * size:
-        return None
-    linear, width = _linear(name, module, "c_attn"), size // n_heads
-    query, key = (head_rows(linear, n_heads, width, offset=offset) for offset in (0, size))
-    return _dot_product(name, module, query, key)
-
-
 def titan(name: str, module: nn.Module) -> DotProduct | None:
     """Read qkv_linear: wq and wk, or wqkv group by group."""
-    sizes = [getattr(module, field, None) for field in ("head_dim", "n_heads", "n_kv_heads")]
-    if not all(isinstance(size, int) for size in sizes) or not _is_made_of(module, "qkv_linear", "inner_attention"):
+    part, sizes = PROJECTIONS["torchtitan"].query, _sizes(module, "n_heads", "n_kv_heads", "head_dim")
+    if not sizes or not _is_made_of(module, part, SCORING_PARTS["torchtitan"]):
         return None
-    width, n_queries, n_keys = cast(list[int], sizes)
-    parts = {part for part, child in module.get_submodule("qkv_linear").named_parameters()}
-    if all(part.startswith("wqkv.") for part in parts):
-        return _by_group(name, module, "qkv_linear.wqkv", n_queries, n_keys, width)
-    if not all(part.startswith(("wq.", "wk.", "wv.")) for part in parts):
+    n_queries, n_keys, width = sizes
+    matrices = {matrix for matrix, child in module.get_submodule(part).named_children()}
+    if matrices == {"wqkv"}:
+        return _by_group(name, module, f"{part}.wqkv", n_queries, n_keys, width)
+    if matrices != {"wq", "wk", "wv"}:
         return None
-    query, key = (_linear(name, module, f"qkv_linear.{part}") for part in ("wq", "wk"))
-    if (query.out_features, key.out_features) != (n_queries * width, n_keys * width):
+    query, key = (_projection(name, module, f"{part}.{matrix}") for matrix in ("wq", "wk"))
+    if (len(query.weight), len(key.weight)) != (n_queries * width, n_keys * width):
         return None
     return _dot_product(name, module, head_rows(query, n_queries, width), head_rows(key, n_keys, width))
 
 
 def megatron(name: str, module: nn.Module) -> DotProduct | None:
     """Read linear_qkv group by group. With an output gate, it has more rows and is unknown."""
-    fields = ("hidden_size_per_attention_head", "num_attention_heads_per_partition", "num_query_groups_per_partition")
-    sizes = [getattr(module, field, None) for field in fields]
-    if not all(isinstance(size, int) for size in sizes) or not _is_made_of(module, "linear_qkv", "core_attention"):
+    fields = ("num_attention_heads_per_partition", "num_query_groups_per_partition", "hidden_size_per_attention_head")
+    part, sizes = PROJECTIONS["megatron"].query, _sizes(module, *fields)
+    if not sizes or not _is_made_of(module, part, SCORING_PARTS["megatron"]):
         return None
-    width, n_queries, n_keys = cast(list[int], sizes)
-    return _by_group(name, module, "linear_qkv", n_queries, n_keys, width)
+    return _by_group(name, module, part, *sizes)
+
+
+def _by_part(
+    name: str, module: nn.Module, part: str, n_queries: int, n_keys: int, width: int, axis: int = 0
+) -> DotProduct | None:
+    """Read rows (axis 0) or columns (axis 1) that hold all queries, then all keys, then all values."""
+    matrix = _projection(name, module, part)
+    if matrix.weight.shape[axis] != (n_queries + 2 * n_keys) * width:
+        return None
+    query, key = head_rows(matrix, n_queries, width), head_rows(matrix, n_keys, width, offset=n_queries * width)
+    return _dot_product(name, module, replace(query, axis=axis), replace(key, axis=axis))
 
 
 def _by_group(name: str, module: nn.Module, part: str, n_queries: int, n_keys: int, width: int) -> DotProduct | None:
     """Read rows that hold all queries of a group, then its key and its value, then the next group."""
-    weight, bias = _plain(f"{name}.{part}".lstrip("."), module.get_submodule(part))
-    if n_queries % n_keys or weight.shape[0] != (n_queries + 2 * n_keys) * width:
+    matrix = _projection(name, module, part)
+    if not n_keys or n_queries % n_keys or len(matrix.weight) != (n_queries + 2 * n_keys) * width:
         return None
     per_group = n_queries // n_keys
     step = (per_group + 2) * width
-    queries = (head // per_group * step + head % per_group * width for head in range(n_queries))
-    keys = (group * step + per_group * width for group in range(n_keys))
-    query, key = (Rows(weight, tuple(starts), width, bias) for starts in (queries, keys))
-    return _dot_product(name, module, query, key)
+    starts = tuple(head // per_group * step + head % per_group * width for head in range(n_queries))
+    query = replace(head_rows(matrix, n_queries, width), starts=starts)
+    return _dot_product(name, module, query, head_rows(matrix, n_keys, width, offset=per_group * width, step=step))
 
 
 VIEWS: list[View] = [separate, by_part, by_head, transposed, latent, fused, titan, megatron]
+EXAMPLE = (
+    "`def view(name, module): return attractor.control.DotProduct(name, module, query=head_rows(...), "
+    "key=head_rows(...), reads=(...)) if type(module).__name__ == '{kind}' else None` and "
+    "`attractor.control.register_view(view)`"
+)
 
 
 def register_view(view: View) -> None:
@@ -207,19 +199,14 @@ def refuse_unknown(model: nn.Module, known: Sequence[QueryKeyHeads] = ()) -> Non
         names = ", ".join(f"{type(module).__name__} '{name}'" for name, module in unknown[:3])
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         share = f"{len(unknown)} of {len(unknown) + len(known)}" if known else f"all {len(unknown)}"
-        kind = type(unknown[0][1]).__name__
         raise InputError(
             f"model must have attention whose query and key rows are known, but {share} attention modules are not: "
-            f"{names}{more}; describe their rows by `def view(name, module): return attractor.control.DotProduct(name, "
-            f"module, query=head_rows(...), key=head_rows(...), reads=(...)) if type(module).__name__ == '{kind}' else "
-            "None` and `attractor.control.register_view(view)`"
+            f"{names}{more}; describe their rows by {EXAMPLE.format(kind=type(unknown[0][1]).__name__)}"
         )
     if not known:
         raise InputError(
             f"model must have attention that scores queries against keys, found no attention module in "
-            f"{type(model).__name__}; if it has one, register a view of it: `def view(name, module): return "
-            "attractor.control.DotProduct(name, module, query=head_rows(...), key=head_rows(...), reads=(...)) if ... "
-            "else None` and `attractor.control.register_view(view)`"
+            f"{type(model).__name__}; if it has one, describe its rows by {EXAMPLE.format(kind='...')}"
         )
 
 
@@ -253,6 +240,7 @@ def _is_made_of(module: nn.Module, *projections: str) -> bool:
     """Whether the module has these projections and no other part with parameters that could change the logits."""
     parts = dict(module.named_children())
     others = {part for part, child in parts.items() if any(True for _ in child.parameters())} - {*projections}
+    others -= {*AFTER_LOGITS, LATENT.query_norm, LATENT.norm}
     others = {part for part in others if not HARMLESS.fullmatch(part) and not QK_NORM.fullmatch(part)}
     parameters = [name for name, _ in module.named_parameters(recurse=False)]
     return parts.keys() >= {*projections} and not others and all(map(SCORE_PARAMETERS.fullmatch, parameters))
@@ -277,18 +265,25 @@ def _obstacle(module: nn.Module) -> str:
     return ""
 
 
+def _sizes(module: nn.Module, *fields: str) -> list[int]:
+    """Return the sizes that the module states in these fields, or nothing where it lacks one."""
+    sizes = [getattr(module, field, None) for field in fields]
+    return [size for size in sizes if isinstance(size, int)] if all(isinstance(s, int) for s in sizes) else []
+
+
+def _first_size(*named: tuple[Any, str]) -> int:
+    """Return the first of these fields that is a number, or 0."""
+    sizes = (getattr(owner, field, None) for owner, field in named)
+    return next((size for size in sizes if isinstance(size, int)), 0)
+
+
 def _head_width(module: nn.Module) -> int:
-    """Return the width of a head, or 0 where the module does not say."""
-    widths = [getattr(module, field, None) for field in ("head_dim", "head_size", "attention_head_size")]
-    return next((width for width in widths if isinstance(width, int)), 0)
+    return _first_size((module, "head_dim"), (module, "head_size"), (module, "attention_head_size"))
 
 
 def _n_heads(module: nn.Module) -> int:
-    """Return the number of heads, or 0 where neither the module nor its config says."""
     config = getattr(module, "config", None)
-    named = ((module, "num_heads"), (module, "num_attention_heads"), (config, "num_attention_heads"))
-    counts = [getattr(owner, field, None) for owner, field in named]
-    return next((count for count in counts if isinstance(count, int)), 0)
+    return _first_size((module, "num_heads"), (module, "num_attention_heads"), (config, "num_attention_heads"))
 
 
 def _are_groups(module: nn.Module, n_keys: int) -> bool:
@@ -298,22 +293,12 @@ def _are_groups(module: nn.Module, n_keys: int) -> bool:
     return getattr(module, "num_key_value_groups", n_queries // n_keys) == n_queries // n_keys
 
 
-def _linear(name: str, module: nn.Module, part: str) -> nn.Linear:
-    _refuse_cross_attention(name, module)
-    linear, where = module.get_submodule(part), f"{name}.{part}".lstrip(".")
-    weight, _ = _plain(where, linear)
-    if not isinstance(linear, nn.Linear) or weight.shape != (linear.out_features, linear.in_features):
-        raise InputError(
-            f"{where} must be a linear layer with its whole weight, got {type(linear).__name__} with "
-            f"{tuple(weight.shape)}; merge adapters first, and control a model before it is sharded"
-        )
-    return linear
-
-
-def _plain(name: str, linear: nn.Module) -> tuple[nn.Parameter, nn.Parameter | None]:
-    """Return weight and bias, and refuse a layer with other parameters.
+def _projection(name: str, module: nn.Module, part: str) -> Any:
+    """Return a part with a whole weight and at most a bias, and refuse one with other parameters.
 
     Packed weights may report a floating dtype, so their class is checked as well."""
+    _refuse_cross_attention(name, module)
+    linear, where = module.get_submodule(part), f"{name}.{part}".lstrip(".")
     # Transformer Engine keeps the norm of a layer's input in the same module.
     weights = {part: values for part, values in linear.named_parameters() if not part.startswith("layer_norm_")}
     weight = weights.get("weight")
@@ -321,10 +306,12 @@ def _plain(name: str, linear: nn.Module) -> tuple[nn.Parameter, nn.Parameter | N
         held = f"parameters {', '.join(weights) or 'none'}"
     elif weight.dtype not in FLOATING or type(weight.data).__name__ not in ("Tensor", "DTensor"):
         held = f"{type(weight.data).__name__} of {weight.dtype}"
+    elif isinstance(linear, nn.Linear) and weight.shape != (linear.out_features, linear.in_features):
+        held = f"a part of it, {tuple(weight.shape)}"
     else:
-        return weight, weights.get("bias")
+        return linear
     raise InputError(
-        f"{name} must hold a floating-point parameter 'weight' and at most a 'bias', got {type(linear).__name__} with "
+        f"{where} must hold a floating-point parameter 'weight' and at most a 'bias', got {type(linear).__name__} with "
         f"{held}; rows of quantised, adapted or reparametrised weights cannot be scaled in place, so control the model "
         "before that, or merge it first"
     )

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attractor.attention.evaluating import evaluating
 from attractor.control.heads import known_heads
 from attractor.control.layouts import refuse_unknown
 from attractor.control.local_rows import LocalRows
@@ -25,7 +26,6 @@ from attractor.control.norms import FrobeniusNorm
 from attractor.control.rates import HeadRates
 from attractor.control.score_inputs import ScoreInputs, ScoreObserver
 from attractor.errors import InputError
-from attractor.evaluating import evaluating
 
 Look = dict[str, list[list[float]]]  # by quantity: one list per layer, one number per head
 

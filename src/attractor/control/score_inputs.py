@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attractor.attention import Attention
+from attractor.attention.foreign_projections import PROJECTIONS, SCORING_PARTS
 from attractor.attention.mask import Mask, lower_triangle
 from attractor.errors import InputError
 from attractor.kernels.precision import without_autocast
@@ -312,11 +313,9 @@ def _scoring_part(attention: nn.Module) -> tuple[nn.Module, Callable[..., None]]
     if isinstance(attention, Attention):
         return attention.score, _score_hook
     parts = dict(attention.named_children())
-    for projection, part, hook in (
-        ("qkv_linear", "inner_attention", _torchtitan_hook),
-        ("linear_qkv", "core_attention", _megatron_hook),
-    ):
-        if projection in parts and part in parts:
+    for library, hook in (("torchtitan", _torchtitan_hook), ("megatron", _megatron_hook)):
+        part = SCORING_PARTS[library]
+        if PROJECTIONS[library].query in parts and part in parts:
             return parts[part], hook
     return None
 

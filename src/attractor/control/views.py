@@ -127,7 +127,8 @@ def head_rows(
     if halves:
         width //= 2
         starts = starts + [start + width for start in starts]
-    return Rows(cast(nn.Parameter, linear.weight), tuple(starts), width, cast(nn.Parameter | None, linear.bias))
+    bias = dict(linear.named_parameters(recurse=False)).get("bias")
+    return Rows(cast(nn.Parameter, linear.weight), tuple(starts), width, bias)
 
 
 def norm_rows(norm: nn.Module | None) -> Rows | None:

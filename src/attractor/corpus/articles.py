@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from attractor.corpus.records import LONGEST_TEXT, FlawError, Record, Source
+from attractor.corpus.records import LONGEST_TEXT, Record, Source
+from attractor.tables import FlawError
 
 TITLE = re.compile(r" = [^=].* = \n?")
 

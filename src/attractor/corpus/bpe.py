@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from attractor.corpus.network import OFFLINE, reachable
-from attractor.corpus.optional_packages import require_package
-from attractor.errors import InputError
+from attractor.errors import InputError, require_package
 
 GPT2 = "gpt2"
 GPT2_REPOSITORY = "openai-community/gpt2"

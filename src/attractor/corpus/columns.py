@@ -1,6 +1,5 @@
 """Find the column of a table that holds the text, where no option names it."""
 
-import json
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from attractor.corpus.readers import ARROWS, LINES, format_of, read_lines, read_table, string_columns
 from attractor.errors import InputError
+from attractor.tables import FlawError, json_object
 
 USUAL = "text"
 N_ROWS = 100  # rows that are inspected where the file does not state the types of its columns
@@ -49,12 +49,10 @@ def columns_at(path: Path) -> dict[str, bool]:
 
 
 def as_object(raw: Any) -> dict[str, Any] | None:
-    if isinstance(raw, bytes):
-        try:
-            raw = json.loads(raw)
-        except (ValueError, RecursionError):
-            return None
-    return raw if isinstance(raw, dict) else None
+    try:
+        return json_object(raw) if isinstance(raw, bytes) else raw if isinstance(raw, dict) else None
+    except FlawError:
+        return None
 
 
 def _are_strings(values: Sequence[Any], typed: bool) -> bool:

@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO
 
-from attractor.corpus.optional_packages import require_package
+from attractor.errors import require_package
 
 SUFFIXES = (".gz", ".zst")
 BUFFER = 1 << 20

@@ -8,9 +8,8 @@ from typing import Any
 
 from attractor.corpus.articles import Articles
 from attractor.corpus.network import OFFLINE, reachable
-from attractor.corpus.optional_packages import require_package
 from attractor.corpus.records import Record, Source, parse_row
-from attractor.errors import InputError, unknown
+from attractor.errors import InputError, require_package, unknown
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from attractor.console import in_bytes
 from attractor.corpus.columns import columns_from
 from attractor.corpus.compression import plain_name
 from attractor.corpus.documents import SEPARATOR_LINE, Document
 from attractor.corpus.readers import ARROWS, READ_SIZE, Opened, format_of, is_json
 from attractor.corpus.sources import SPLITS, STATE, FileSource, documents, files_below, holds_table, readable
 from attractor.errors import DamageWarning, InputError
-from attractor.numerals import in_bytes
 
 MEMORY_SHARE = 4  # text may take a quarter of the machine's memory, since its tokens take twice as much
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

@@ -17,7 +17,7 @@ import numpy as np
 
 from attractor.corpus import bpe
 from attractor.corpus.duplicates import find
-from attractor.corpus.records import LONGEST_TEXT, FlawError, Record, Source, parts, remedy
+from attractor.corpus.records import EARLIEST_VERDICT, LONGEST_TEXT, Record, Source, parts, refuse_many_flaws, remedy
 from attractor.corpus.shards import (
     FORMAT,
     FORMAT_VERSION,
@@ -48,6 +48,7 @@ from attractor.corpus.tokenizer import TRAINED, Tokenizer, load_tokenizer, resto
 from attractor.corpus.unfinished import LOCK, N_SAMPLES, TokenBlock, UnfinishedCorpus, locked
 from attractor.errors import InputError, require
 from attractor.files import remove_leftovers, write_bytes, write_json, write_text
+from attractor.tables import FlawError
 
 COMMIT_SECONDS = 5.0
 TIMES = "source.times"  # in the work folder: when each file of the source was last written
@@ -57,7 +58,6 @@ TRAINING_BYTES = 64 << 20
 """The amount of training text from which a tokenizer is trained."""
 
 BYTES_PER_TOKEN = 4
-EARLIEST_VERDICT = 1000
 MULTIPLES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -301,6 +301,9 @@ def _tokenise_all(
     committed = time.monotonic()
     ends = None if source.sizes is None else np.cumsum(source.sizes, dtype=np.int64)
 
+    def check() -> None:
+        refuse_many_flaws(counts.n_malformed, counts.n_records, wanted.max_bad, next(iter(counts.malformed), ""))
+
     def tokenise_records(records: list[Record]) -> Tokenised:
         return tokenise(records, source, tokenizer, split)
 
@@ -319,7 +322,7 @@ def _tokenise_all(
         samples = done.flaws[: N_SAMPLES - len(counts.malformed)]
         counts.malformed += [f"{record_name(source, record)}: {flaw}" for record, flaw in samples]
         if counts.n_records >= EARLIEST_VERDICT:
-            _check_malformed(work, wanted.max_bad)
+            check()
         if time.monotonic() - committed > COMMIT_SECONDS:
             work.commit()
             committed = time.monotonic()
@@ -328,7 +331,7 @@ def _tokenise_all(
         on_progress(Progress("tokenising", share, sum(counts.n_tokens.values()), sum(counts.n_documents.values())))
         if counts.finished:
             break
-    _check_malformed(work, wanted.max_bad)
+    check()
     for side in SIDES:
         if not counts.n_documents[side]:
             raise InputError(
@@ -358,16 +361,6 @@ def _share_read(source: Source, ends: np.ndarray | None, last: Record) -> float:
     if source.sizes is None or ends is None:
         return (last.file + last.read) / len(source.files)
     return float(ends[last.file] - (1 - last.read) * source.sizes[last.file]) / max(int(ends[-1]), 1)
-
-
-def _check_malformed(work: UnfinishedCorpus, max_bad: float) -> None:
-    counts = work.counts
-    if counts.n_malformed > max_bad * counts.n_records:
-        first = counts.malformed[0]
-        raise InputError(
-            f"malformed records must be at most {max_bad:.3g} of all (max_bad), but {counts.n_malformed:,} of "
-            f"{counts.n_records:,} are, the first is {first}; {remedy(first)}, or raise max_bad"
-        )
 
 
 def _finish(

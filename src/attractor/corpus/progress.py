@@ -4,13 +4,11 @@ import time
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Column
+from rich.progress import TaskID
 
+from attractor.console import SECONDS_BETWEEN, SignOfLife, in_bytes, in_time, run_progress, with_prefix
 from attractor.corpus import prepare
 from attractor.corpus.shards import SIDES, PreparedCorpus
-from attractor.numerals import in_bytes, in_time, with_prefix
-from attractor.sign_of_life import SECONDS_BETWEEN, SignOfLife
 
 
 class LivePreparation:
@@ -21,15 +19,7 @@ class LivePreparation:
     def __init__(self, console: Console, source: str = "the source") -> None:
         self.console = console
         self._lines = SignOfLife(self._print, self._line, SECONDS_BETWEEN)
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            TaskProgressColumn(),
-            TimeRemainingColumn(table_column=Column(no_wrap=True)),
-            TextColumn("{task.fields[numbers]}", markup=False),
-            console=console,
-            refresh_per_second=4,
-        )
+        self._bar = run_progress(console, counts=False)
         self._task: TaskID | None = None
         self._stage = f"reading {source}"
         self._share, self._numbers = 0.0, ""

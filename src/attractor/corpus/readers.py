@@ -1,11 +1,9 @@
 """Read files of many documents record by record, with the memory of a few records whatever the size of the file."""
 
 import codecs
-import csv
 import io
-import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -14,15 +12,14 @@ from typing import Any
 
 from attractor.corpus.compression import decompressed, is_compressed, plain_name
 from attractor.corpus.documents import SEPARATOR_LINE
-from attractor.corpus.optional_packages import require_package
-from attractor.corpus.records import LONGEST_TEXT, FlawError, cut_point, parse_line, parse_row, parse_text
-from attractor.errors import InputError
+from attractor.corpus.records import LONGEST_TEXT, cut_point, parse_line, parse_row, parse_text
+from attractor.errors import InputError, require_package
+from attractor.tables import FlawError, check_columns, json_object, parquet_batches, rows_of_cells
 
 SEPARATOR = b"<|endoftext|>"
 LONGEST_LINE = 64 << 20
 READ_SIZE = 1 << 20
 MARGIN = 64
-BATCH_ROWS = 256
 
 
 class Opened:
@@ -146,54 +143,25 @@ def line_of_row(path: Path, row: int) -> int:
 
 def _table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, float, Any]]:
     """Yield the line on which each row begins, the share of the file read after it, and the row."""
-    header: list[str] = []
-    for line, share, cells in table_lines(path):
-        if not header:
-            header = cells
-            check_columns(path, header, columns)
-        else:
-            yield line, share, dict(zip(header, cells, strict=True)) if isinstance(cells, list) else cells
-
-
-def table_lines(path: Path) -> Iterator[tuple[int, float, Any]]:
-    """Yield the header of a csv or tsv file and then its rows: the line on which each begins, the share of the file
-    read after it, and its cells. A flaw stands in the place of a row that cannot be read."""
-    csv.field_size_limit(LONGEST_LINE)
     delimiter = "\t" if plain_name(path.name).lower().endswith(".tsv") else ","
-    n_columns = 0
     with Opened(path) as opened:
         # Bytes that are not UTF-8 become lone surrogates here; `parse_row` reports them as a flaw.
         lines = io.TextIOWrapper(opened.file, encoding="utf-8-sig", errors="surrogateescape", newline="")
-        rows = csv.reader(_bounded(lines, path), delimiter=delimiter, strict=True)
-        while True:
-            line = rows.line_num + 1
-            cells: Any
-            try:
-                cells = next(rows, None)
-            except csv.Error as error:
-                if not n_columns:
-                    reason = f"'{path}' does not ({error})"
-                    raise InputError(f"table must begin with its columns' names, but {reason}; mend it") from error
-                cells = FlawError(f"not a row: {error}")
-            else:
-                if cells is None:
-                    return
-                if not n_columns and not _is_text("".join(cells)):
-                    raise InputError(
-                        f"table must be UTF-8 text, but the columns' names in '{path}' are not; convert it, as by: "
-                        "iconv -f utf-16 -t utf-8 FILE > NEW (or -f latin-1)"
-                    )
-                n_columns = n_columns or len(cells)
-                if n_columns and any("\0" in cell for cell in cells):
-                    cells = FlawError("no text but binary data, with a NUL character")
-                if isinstance(cells, list) and len(cells) not in (0, n_columns):
-                    cells = FlawError(f"{len(cells)} fields where the header has {n_columns}")
-            if cells:
-                yield line, opened.read, cells
-
-
-def _is_text(name: str) -> bool:
-    return "\0" not in name and not any("\udc80" <= char <= "\udcff" for char in name)
+        rows = rows_of_cells(_bounded(lines, path), delimiter)
+        _, header = next(rows, (0, None))
+        if header is None:
+            return
+        if isinstance(header, FlawError):
+            reason = f"'{path}' does not ({header})"
+            raise InputError(f"table must begin with its columns' names, but {reason}; mend it") from header
+        if re.search("[\0\udc80-\udcff]", "".join(header)):
+            raise InputError(
+                f"table must be UTF-8 text, but the columns' names in '{path}' are not; convert it, as by: "
+                "iconv -f utf-16 -t utf-8 FILE > NEW (or -f latin-1)"
+            )
+        check_columns(path, header, columns)
+        for line, cells in rows:
+            yield line, opened.read, dict(zip(header, cells, strict=True)) if isinstance(cells, list) else cells
 
 
 def _bounded(lines: io.TextIOWrapper, path: Path) -> Iterator[str]:
@@ -208,31 +176,23 @@ def _bounded(lines: io.TextIOWrapper, path: Path) -> Iterator[str]:
 
 def read_parquet(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple[int, int, float, Any]]:
     """Yield the rows of a parquet file; positions are row numbers."""
-    require_package("pyarrow")
-    import pyarrow.parquet as parquet
-
-    with parquet.ParquetFile(path) as file:
-        check_columns(path, file.schema_arrow.names, columns)
-        n_rows = file.metadata.num_rows
-        row = 0
-        groups: list[int] = []
-        for group in range(file.metadata.num_row_groups):
-            size = file.metadata.row_group(group).num_rows
-            if row + size <= start and not groups:
-                row += size
-            else:
-                groups.append(group)
-        batches = file.iter_batches(BATCH_ROWS, row_groups=groups, columns=list(dict.fromkeys(columns)))
-        yield from _rows(batches, path, row, start, n_rows)
+    return _rows(parquet_batches(path, columns, start), path, start)
 
 
 def read_arrow(path: Path, start: int, columns: Sequence[str]) -> Iterator[tuple[int, int, float, Any]]:
     """Yield the rows of an arrow file, as the datasets library writes it; positions are row numbers."""
+
+    def numbered(batches: Iterable[Any]) -> Iterator[tuple[int, float, Any]]:
+        row = 0
+        for batch in batches:
+            yield row, 0.0, batch.select(list(dict.fromkeys(columns)))
+            row += len(batch)
+
     with _arrow_reader(path) as reader:
         check_columns(path, reader.schema.names, columns)
         is_stream = not hasattr(reader, "num_record_batches")
         batches = reader if is_stream else (reader.get_batch(i) for i in range(reader.num_record_batches))
-        yield from _rows((batch.select(list(dict.fromkeys(columns))) for batch in batches), path, 0, start, None)
+        yield from _rows(numbered(batches), path, start)
 
 
 @contextmanager
@@ -260,26 +220,22 @@ def string_columns(path: Path) -> dict[str, bool]:
     }
 
 
-def _rows(
-    batches: Iterator[Any], path: Path, row: int, start: int, n_rows: int | None
-) -> Iterator[tuple[int, int, float, Any]]:
-    for batch in batches:
-        if row + len(batch) > start:
-            names = batch.schema.names
-            values = [_as_bytes(batch.column(i), name, path) for i, name in enumerate(names)]
-            for i, cells in enumerate(zip(*values, strict=True)):
-                if row + i >= start:
-                    share = (row + i + 1) / n_rows if n_rows else 0.0
-                    yield row + i, row + i + 1, share, dict(zip(names, cells, strict=True))
-        row += len(batch)
+def _rows(batches: Iterator[tuple[int, float, Any]], path: Path, start: int) -> Iterator[tuple[int, int, float, Any]]:
+    for first, share, batch in batches:
+        names = batch.schema.names
+        values = [_as_bytes(batch.column(i), name, path) for i, name in enumerate(names)]
+        for row, cells in enumerate(zip(*values, strict=True), start=first):
+            if row >= start:
+                yield row, row + 1, share, dict(zip(names, cells, strict=True))
 
 
 def _as_bytes(column: Any, name: str, path: Path) -> list[bytes | None]:
-    """Return texts as bytes, because arrow does not check that they are UTF-8."""
+    """Return texts as bytes, because arrow does not check that they are UTF-8. Equal codes share their text."""
     import pyarrow
 
     if pyarrow.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+        texts = _as_bytes(column.dictionary, name, path)
+        return [None if code is None else texts[code] for code in column.indices.to_pylist()]
     if pyarrow.types.is_null(column.type):
         return [None] * len(column)
     for kind, raw in ((pyarrow.string(), pyarrow.binary()), (pyarrow.large_string(), pyarrow.large_binary())):
@@ -330,23 +286,7 @@ def is_json(name: str) -> bool:
 
 
 def begins_with_object(path: Path) -> bool:
-    line = next((raw for *_, raw in read_lines(path, 0, ())), b"{}")
     try:
-        return isinstance(json.loads(line), dict)
-    except (TypeError, ValueError, RecursionError):
+        return isinstance(json_object(next((raw for *_, raw in read_lines(path, 0, ())), b"{}")), dict)
+    except (FlawError, TypeError):
         return False
-
-
-def has_known_suffix(name: str) -> bool:
-    return format_of(name) is not None
-
-
-def check_columns(path: Path, columns: Sequence[str], wanted: Sequence[str]) -> None:
-    if twice := [column for column in wanted if columns.count(column) > 1]:
-        raise InputError(f"columns must have different names, and '{path}' has two of '{twice[0]}'; rename one")
-    missing = [column for column in wanted if column not in columns]
-    if missing:
-        raise InputError(
-            f"column '{missing[0]}' must be in every file, but '{path}' has {', '.join(columns) or 'none'}; "
-            "give --column NAME, or several as NAME,NAME"
-        )

@@ -5,20 +5,18 @@ where another stopped. The text of a record is extracted separately by `text`, b
 by many threads.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from attractor.corpus.split import character_start
+from attractor.errors import InputError
+from attractor.tables import FlawError, json_object
 
+EARLIEST_VERDICT = 1000  # records; the share of unreadable ones among fewer is not judged
 LONGEST_TEXT = 4 << 20
 """A text with more bytes is cut into several documents, after a line break if possible, because tokenizers need about a
 hundred times the memory of a text."""
-
-
-class FlawError(ValueError):
-    """A record cannot be read; the message says why in a few words."""
 
 
 class Record(NamedTuple):
@@ -66,6 +64,15 @@ def remedy(flaw: str) -> str:
     return CONVERT if "not UTF-8" in flaw else "mend or remove them"
 
 
+def refuse_many_flaws(n_flaws: int, n_records: int, max_bad: float, first: str) -> None:
+    """Refuse a source if more than the share `max_bad` of its records cannot be read; `first` names the first one."""
+    if n_flaws > max_bad * n_records:
+        raise InputError(
+            f"malformed records must be at most {max_bad:.3g} of all (max_bad), but {n_flaws:,} of {n_records:,} are, "
+            f"the first is {first}; {remedy(first)}"
+        )
+
+
 def parse_text(raw: bytes, columns: Sequence[str]) -> str:
     if b"\0" in raw:
         raise FlawError(f"no text but binary data, with a NUL byte at {raw.index(0)}")
@@ -73,16 +80,7 @@ def parse_text(raw: bytes, columns: Sequence[str]) -> str:
 
 
 def parse_line(raw: bytes, columns: Sequence[str]) -> str:
-    try:
-        row = json.loads(raw)
-    except UnicodeDecodeError as error:
-        raise FlawError(f"not UTF-8 at byte {error.start}") from error
-    except json.JSONDecodeError as error:
-        raise FlawError(f"not JSON: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise FlawError(f"not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise FlawError("not a JSON object")
+    row = json_object(raw)
     for column in columns:
         # JSON may escape half of a surrogate pair, which is no character, even though the file itself is UTF-8.
         if isinstance(text := row.get(column), str) and (half := HALF_A_PAIR.search(text)):

@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -22,10 +23,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from attractor.corpus import verified_files
 from attractor.corpus.tokenizer import Tokenizer, restore
 from attractor.errors import InputError, require
-from attractor.files import sha256_of, temporary_path
+from attractor.files import cache_folder, remove_leftovers, temporary_path, write_json
+from attractor.files.seals import CHANGED, RunningHash, changed
 
 FORMAT = "attractor-corpus"
 FORMAT_VERSION = 1
@@ -135,9 +136,13 @@ class PreparedCorpus:
         tokenizer = restore(definition, expected["name"])
         corpus = cls(folder, manifest, tokenizer, *(_side(folder, manifest, side) for side in SIDES))
         files = [folder / MANIFEST, *(folder / entry["file"] for entry in _files(manifest))]
-        if not verified_files.is_known(files):
+        note = _verification_note(files)
+        if not note.is_file():
             corpus.verify()
-            verified_files.remember(files)
+            with suppress(OSError):  # without a place for the note, the next use verifies again
+                note.parent.mkdir(parents=True, exist_ok=True)
+                remove_leftovers(note.parent)
+                write_json(note, {"folder": str(folder.resolve())})
         return corpus
 
     @property
@@ -161,12 +166,8 @@ class PreparedCorpus:
 
     def verify(self) -> None:
         """Read all files, and refuse wrong checksums, ids outside the vocabulary, and starts out of order."""
-        for entry in _files(self.manifest):
-            if sha256_of(self.folder / entry["file"]) != entry["sha256"]:
-                raise InputError(
-                    f"file must be as it was written, but the checksum of '{self.folder / entry['file']}' is another; "
-                    "copy it again, or prepare the corpus anew"
-                )
+        for name in changed(self.folder, {entry["file"]: entry["sha256"] for entry in _files(self.manifest)}):
+            raise InputError(f"'{self.folder / name}' {CHANGED}; copy it again, or prepare the corpus anew")
         for name, side in zip(SIDES, (self.train, self.valid), strict=True):
             starts = side.starts
             if not (len(starts) and starts[0] == 0 and starts[-1] < len(side) and (starts[1:] >= starts[:-1]).all()):
@@ -177,6 +178,15 @@ class PreparedCorpus:
                 if largest >= self.vocab_size:
                     rule = f"token id must be below the vocabulary of {self.vocab_size}"
                     raise _damaged(rule, f"'{self.folder}' has {largest}")
+
+
+def _verification_note(files: Sequence[Path]) -> Path:
+    """Return the file whose presence says that a corpus was verified and that sizes and times are still the same.
+
+    It is in the user's cache and never beside the files, so a corpus that was copied or comes from somebody else is
+    verified again."""
+    known = [(str(file.resolve()), (stat := file.stat()).st_size, stat.st_mtime_ns, stat.st_ctime_ns) for file in files]
+    return cache_folder() / "verified" / f"{hashlib.sha256(json.dumps(known).encode()).hexdigest()}.json"
 
 
 def id_type(vocab_size: int) -> np.dtype:
@@ -271,20 +281,19 @@ def write_side(
 def write_file(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
     """Write a file under a temporary name, rename it once it is on disk, and return its entry for the manifest."""
     temporary = temporary_path(path)
-    digest = hashlib.sha256()
+    written = RunningHash()
     try:
         with temporary.open("wb") as file:
             for array in arrays:
                 raw = array.tobytes()
-                digest.update(raw)
+                written.add(raw)
                 file.write(raw)
             file.flush()
             os.fsync(file.fileno())
-            size = file.tell()
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    return {"file": path.name, "size": size, "sha256": digest.hexdigest()}
+    return {"file": path.name, "size": written.n_bytes, "sha256": written.checksum}
 
 
 def _by_shard(blocks: Iterable[np.ndarray], shard_tokens: int) -> Iterator[tuple[int, np.ndarray]]:

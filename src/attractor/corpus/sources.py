@@ -24,22 +24,20 @@ from attractor.corpus.readers import (
     TEXT,
     TEXT_LINES,
     Format,
-    check_columns,
     format_at,
     format_of,
-    has_known_suffix,
     is_json,
     line_of_row,
     n_lines,
     read_lines,
 )
-from attractor.corpus.records import FlawError, Record, Source, decoded, parts, remedy
+from attractor.corpus.records import EARLIEST_VERDICT, Record, Source, decoded, parts, refuse_many_flaws
 from attractor.corpus.shards import MANIFEST, PLAN, WORK, is_prepared
 from attractor.errors import InputError, unknown
+from attractor.tables import FlawError, check_columns
 
 SPLITS, STATE = "dataset_dict.json", "state.json"  # files that save_to_disk of the datasets library writes
 MOST_LISTED = 10_000  # files that the manifest of a corpus lists one by one
-EARLIEST_VERDICT = 1000  # records; the share of unreadable ones among fewer is not judged
 
 
 def open_source(
@@ -67,7 +65,7 @@ def _open(name: str, columns: Sequence[str] | None, split: str) -> Source:
             raise InputError(f"source must match files, but '{name}' matches none; check the pattern")
         names = [file.as_posix() for file in files]
         return FileSource.of(name, FilePaths(Path(), names), names, columns)
-    if name in ALIASES or (re.fullmatch(r"[\w.-]+(/[\w.-]+)?(:[^:]*){0,2}", name) and not has_known_suffix(name)):
+    if name in ALIASES or (re.fullmatch(r"[\w.-]+(/[\w.-]+)?(:[^:]*){0,2}", name) and not format_of(name)):
         if re.fullmatch(r"[\w-]+", name) and name not in ALIASES:
             raise unknown(
                 "source", name, [*CORPORA, *ALIASES], see="or a file, a folder, a pattern, owner/name:config:column"
@@ -116,13 +114,6 @@ def documents(source: Source, max_bad: float = 0.01) -> Iterator[Document]:
     first = ""
     n_flaws = n_records = 0
 
-    def check() -> None:
-        if n_flaws > max_bad * n_records:
-            raise InputError(
-                f"records must be readable, but {n_flaws:,} of {n_records:,} are not, the first is {first}; "
-                f"{remedy(first)}"
-            )
-
     for n_records, record in enumerate(source.records(), start=1):
         try:
             text = source.text(record)
@@ -130,11 +121,11 @@ def documents(source: Source, max_bad: float = 0.01) -> Iterator[Document]:
             n_flaws += 1
             first = first or f"{record_name(source, record)}: {flaw}"
             if max_bad == 0 or n_records >= EARLIEST_VERDICT:
-                check()
+                refuse_many_flaws(n_flaws, n_records, max_bad, first)
             continue
         for part in parts(text):
             yield place_name(source, record.file, record.position), part
-    check()
+    refuse_many_flaws(n_flaws, n_records, max_bad, first)
 
 
 def record_name(source: Source, record: Record) -> str:
@@ -221,7 +212,7 @@ class FileSource:
         skipped: Sequence[str] = (),
     ) -> "FileSource":
         for path in paths:
-            if not has_known_suffix(path.name):
+            if format_of(path.name) is None:
                 raise InputError(
                     f"file type must be one of {', '.join(FORMATS)} (all but the last two also with .gz or .zst), but "
                     f"'{path}' is none of them; convert or rename it"
@@ -234,7 +225,10 @@ class FileSource:
                     "run: jq -c '.[]' FILE.json > FILE.jsonl"
                 )
         if columns is None:
-            columns = [next((column_of(path) for path in paths if holds_table(path)), USUAL)]
+            columns = [USUAL]
+            if table := next(filter(holds_table, paths), None):
+                with readable(table):
+                    columns = [text_column(table)]
         sizes = tuple(path.stat().st_size for path in paths)
         source = cls(name, paths, tuple(files), sizes, tuple(columns), tuple(skipped))
         source._check_first_object()
@@ -300,11 +294,6 @@ def holds_table(path: Path) -> bool:
 def readable_format(path: Path) -> Format | None:
     with readable(path):
         return format_at(path)
-
-
-def column_of(table: Path) -> str:
-    with readable(table):
-        return text_column(table)
 
 
 @contextmanager

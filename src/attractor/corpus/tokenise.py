@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from attractor.corpus.duplicates import key
-from attractor.corpus.records import FlawError, Record, Source, parts
+from attractor.corpus.records import Record, Source, parts
 from attractor.corpus.shards import SIDES, id_type
 from attractor.corpus.split import Split
 from attractor.corpus.tokenizer import Tokenizer
 from attractor.corpus.unfinished import DOCUMENT, TokenBlock
+from attractor.tables import FlawError
 
 BLOCK_BYTES = 1 << 20
 BLOCK_RECORDS = 2000

@@ -17,8 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from attractor.corpus.optional_packages import require_package
-from attractor.errors import InputError
+from attractor.errors import InputError, require_package
 from attractor.files import in_json
 
 SETTINGS_FILE = "tokenizer_settings.json"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from attractor.console import in_bytes, in_time, with_prefix
 from attractor.errors import InputError
-from attractor.numerals import in_bytes, in_time, with_prefix
 from attractor.runs.configuration import config_differences, dotted_fields
 from attractor.runs.run_folder import RunFolder
 from attractor.verdict.intervals import Interval, mean_interval

@@ -16,7 +16,7 @@ from attractor.corpus import bpe
 from attractor.corpus.tokenizer import ByteTokenizer
 from attractor.corpus.tokenizer_settings import CHAT_TEMPLATE, IDS, SETTINGS_FILE, TokenizerSettings
 from attractor.errors import InputError, require
-from attractor.files import refuse_inhabited, write_bytes
+from attractor.files import refuse_inhabited
 from attractor.hf.import_models import describe, import_model
 from attractor.hf.safetensors import StoredWeights, read_object
 from attractor.models.config import ModelConfig
@@ -81,8 +81,8 @@ def write_run(
     run = RunFolder.create(out, stored)
     with run.hold():
         for file, content in files.items():
-            write_bytes(run.path / file, content)
-        checkpoint.save_checkpoint(run.checkpoints, model.state_dict(), {}, TrainState())
+            run.write(file, content)
+        checkpoint.save_checkpoint(run, model.state_dict(), {}, TrainState())
         n_parameters = sum(p.numel() for p in model.parameters())
         facts = {"label": config.label, "n_parameters": n_parameters, "steps": 0, "tokens": 0, what: dict(origin)}
         run.write_summary(facts)

@@ -21,6 +21,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from attractor.attention.hooks import capture
 from attractor.errors import InputError, require
 from attractor.hf.cache import CACHE_NAME, AttractorCache
 from attractor.hf.config import AttractorConfig
@@ -30,7 +31,6 @@ from attractor.models.fast_slow import FastSlow
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
 from attractor.models.shapes_only import shapes_only
-from attractor.taps import capture
 
 # Arguments with the bounds of packed sequences. They repeat what `position_ids` say, which must be given as well.
 PACKED_ROWS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")

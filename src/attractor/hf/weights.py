@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from attractor.attention import Attention
+from attractor.attention.foreign_projections import LATENT, PROJECTIONS, Projections
 from attractor.attention.project.latent import LatentProjection
 from attractor.errors import InputError, require, unknown
 
@@ -169,9 +170,7 @@ def _require_all_tied(ties: Iterable[Tie], places: Weights, layout: str) -> None
         )
 
 
-# --- the layouts --------------------------------------------------------------------------------------------------
-
-PARTS = {"query": "q", "key": "k", "value": "v"}
+PARTS = ("query", "key", "value")
 
 
 def deinterleave(rows: Tensor) -> Tensor:
@@ -197,27 +196,31 @@ def kinds(layer: Attention, module: str) -> list[str]:
     return [name.rsplit(".", 1)[1] for name, _ in layer.named_parameters() if name.rsplit(".", 1)[0] == module]
 
 
-def separate(layer: Attention, out: str = "o_proj", order: Callable[[str], Tensor | None] | None = None) -> list[Tie]:
+def separate(
+    layer: Attention,
+    order: Callable[[str], Tensor | None] = lambda part: None,
+    names: Projections = PROJECTIONS["llama"],
+) -> list[Tie]:
     """Tie one matrix each of queries, keys and values; `order` gives the stored order of the rows of each."""
     require_plain_weights(layer)
     ties = [
-        Tie((f"project.{part}.{kind}",), (f"{letter}_proj.{kind}",), order(part) if order else None)
-        for part, letter in PARTS.items()
+        Tie((f"project.{part}.{kind}",), (f"{getattr(names, part)}.{kind}",), None if order is None else order(part))
+        for part in PARTS
         for kind in kinds(layer, "project.query")
     ]
-    return ties + output(layer, out)
+    return ties + output(layer, names)
 
 
-def output(layer: Attention, out: str, transposed: bool = False) -> list[Tie]:
+def output(layer: Attention, names: Projections, transposed: bool = False) -> list[Tie]:
     return [
-        Tie((f"output.out.{kind}",), (f"{out}.{kind}",), transposed=transposed and kind == "weight")
+        Tie((f"output.out.{kind}",), (f"{names.out}.{kind}",), transposed=transposed and kind == "weight")
         for kind in kinds(layer, "output.out")
     ]
 
 
 def llama(layer: Attention) -> list[Tie]:
     """Tie Llama, Mistral, Qwen2 (qkv_bias=True) and Qwen3 (qk_norm=True), whose order of rows is attractor's."""
-    norms = [Tie((f"{part}_norm.weight",), (f"{PARTS[part]}_norm.weight",)) for part in ("query", "key")]
+    norms = [Tie((f"{part}_norm.weight",), (f"{part[0]}_norm.weight",)) for part in ("query", "key")]
     return separate(layer) + (norms if layer.config.couple.qk_norm else [])
 
 
@@ -228,47 +231,41 @@ def gemma3(layer: Attention) -> list[Tie]:
 
 def cohere(layer: Attention) -> list[Tie]:
     """Tie Cohere: as Llama, with interleaved RoPE."""
-    return separate(layer, order=lambda part: None if part == "value" else by_sub_head(layer, part, 1))
+    return separate(layer, lambda part: by_sub_head(layer, part, 1))
 
 
-def by_sub_head(layer: Attention, part: str, n_sub_heads: int) -> Tensor:
-    """Return the stored order of rows whose rotary pairs are interleaved in each sub-head."""
+def by_sub_head(layer: Attention, part: str, n_sub_heads: int) -> Tensor | None:
+    """Return the stored order of rows whose rotary pairs are interleaved in each sub-head; values are not rotated."""
+    if part == "value":
+        return None
     n_heads = layer.layout.n_queries if part == "query" else layer.layout.n_kv_heads
     rows = torch.arange(n_heads * layer.layout.free)
     return deinterleave(rows.view(n_sub_heads * n_heads, -1)).flatten()
 
 
-def fused(layer: Attention, name: str, out: str, by_head: bool = False, transposed: bool = False) -> list[Tie]:
+def fused(name: str, by_head: bool = False, transposed: bool = False) -> Callable[[Attention], list[Tie]]:
     """Tie a matrix with the rows [q | k | v], or with [q k v] of one head after another."""
-    require_plain_weights(layer)
-    layout, order = layer.layout, None
-    if by_head:
-        rule = f"n_heads={layout.n_queries} where the matrices are fused by head"
-        require(layout.n_kv_heads == layout.n_queries, "n_kv_heads", rule, layout.n_kv_heads)
-        rows = torch.arange(3 * layout.n_queries * layout.free)
-        order = rows.view(layout.n_queries, 3, layout.free).transpose(0, 1).flatten()
-    ties = [
-        Tie(
-            tuple(f"project.{part}.{kind}" for part in PARTS),
-            (f"{name}.{kind}",),
-            order,
-            transposed=transposed and kind == "weight",
-        )
-        for kind in kinds(layer, "project.query")
-    ]
-    return ties + output(layer, out, transposed)
+    names = PROJECTIONS[name]
 
+    def ties(layer: Attention) -> list[Tie]:
+        require_plain_weights(layer)
+        layout, order = layer.layout, None
+        if by_head:
+            rule = f"n_heads={layout.n_queries} where the matrices are fused by head"
+            require(layout.n_kv_heads == layout.n_queries, "n_kv_heads", rule, layout.n_kv_heads)
+            rows = torch.arange(3 * layout.n_queries * layout.free)
+            order = rows.view(layout.n_queries, 3, layout.free).transpose(0, 1).flatten()
+        return [
+            Tie(
+                tuple(f"project.{part}.{kind}" for part in PARTS),
+                (f"{names.query}.{kind}",),
+                order,
+                transposed=transposed and kind == "weight",
+            )
+            for kind in kinds(layer, "project.query")
+        ] + output(layer, names, transposed)
 
-def phi3(layer: Attention) -> list[Tie]:
-    return fused(layer, "qkv_proj", "o_proj")
-
-
-def gpt2(layer: Attention) -> list[Tie]:
-    return fused(layer, "c_attn", "c_proj", transposed=True)
-
-
-def gpt_neox(layer: Attention) -> list[Tie]:
-    return fused(layer, "query_key_value", "dense", by_head=True)
+    return ties
 
 
 def diffllama(layer: Attention) -> list[Tie]:
@@ -279,12 +276,12 @@ def diffllama(layer: Attention) -> list[Tie]:
         return torch.arange(n_heads * layer.layout.free).view(2, n_heads, -1).transpose(0, 1).flatten()
 
     norm = [AbsentTie((name,), ()) for name in dict(layer.named_parameters()) if name == "score.norm.weight"]
-    return [*separate(layer, order=paired), LAMBDAS, *norm]
+    return [*separate(layer, paired), LAMBDAS, *norm]
 
 
 def unilm_diff(layer: Attention) -> list[Tie]:
     """Tie the original differential transformer: sub-heads 2h and 2h + 1, interleaved RoPE, a norm with weight."""
-    ties = separate(layer, "out_proj", lambda part: None if part == "value" else by_sub_head(layer, part, 2))
+    ties = separate(layer, lambda part: by_sub_head(layer, part, 2), PROJECTIONS["unilm"])
     return [*ties, LAMBDAS, Tie(("score.norm.weight",), ("subln.weight",))]
 
 
@@ -297,7 +294,8 @@ def repeat_keys(layer: Attention, source: Weights) -> dict[str, Tensor]:
     A key head of the layer holds the key sub-heads and the value head that its query heads read."""
     n_heads, n_kv_heads = layer.layout.n_queries, layer.layout.n_kv_heads
     sub_width = layer.layout.free // 2
-    n_stored = len(source["k_proj.weight"]) // (2 * sub_width) if "k_proj.weight" in source else 0
+    names = PROJECTIONS["unilm"]
+    n_stored = len(source.get(f"{names.key}.weight", ())) // (2 * sub_width)
     if not n_stored or n_heads % n_stored:
         return dict(source)  # its names or shapes are refused by the caller
     repeats, heads = n_heads // n_stored, torch.arange(n_heads)
@@ -311,10 +309,10 @@ def repeat_keys(layer: Attention, source: Weights) -> dict[str, Tensor]:
             f"{n_kv_heads}; heads that share a key head in this layer would read different keys there"
         )
     read = groups[:, 0]
-    rows_of = {"k": (read[:, :2].flatten(), 2 * n_stored), "v": (read[:, 2], n_stored)}
+    rows_of = {names.key: (read[:, :2].flatten(), 2 * n_stored), names.value: (read[:, 2], n_stored)}
     repeated = dict(source)
-    for letter, (heads_read, n_parts) in rows_of.items():
-        for name in (f"{letter}_proj.weight", f"{letter}_proj.bias"):
+    for matrix, (heads_read, n_parts) in rows_of.items():
+        for name in (f"{matrix}.weight", f"{matrix}.bias"):
             if name in source and len(source[name]) == n_stored * layer.layout.free:
                 repeated[name] = source[name].unflatten(0, (n_parts, -1))[heads_read].flatten(0, 1)
     return repeated
@@ -335,13 +333,13 @@ def deepseek_v3(layer: Attention) -> list[Tie]:
         return Tie(tuple(f"project.{part}.weight" for part in parts), (f"{stored}.weight",), order)
 
     return [
-        tie(["query_down"], "q_a_proj"),
-        tie(["query_up", "query_rope"], "q_b_proj", query[:, :nope], deinterleave(query[:, nope:])),
-        tie(["down", "key_rope"], "kv_a_proj_with_mqa", down[:latent], deinterleave(down[None, latent:])),
-        tie(["key_up", "value_up"], "kv_b_proj", key_value[:, :nope], key_value[:, nope:]),
-        tie(["query_norm"], "q_a_layernorm"),
-        tie(["norm"], "kv_a_layernorm"),
-        *output(layer, "o_proj"),
+        tie(["query_down"], LATENT.query_down),
+        tie(["query_up", "query_rope"], LATENT.query_up, query[:, :nope], deinterleave(query[:, nope:])),
+        tie(["down", "key_rope"], LATENT.down, down[:latent], deinterleave(down[None, latent:])),
+        tie(["key_up", "value_up"], LATENT.up, key_value[:, :nope], key_value[:, nope:]),
+        tie(["query_norm"], LATENT.query_norm),
+        tie(["norm"], LATENT.norm),
+        *output(layer, PROJECTIONS["llama"]),
     ]
 
 
@@ -356,9 +354,9 @@ LAYOUTS: dict[str, Layout] = {
     "qwen3": Layout(llama),
     "gemma3": Layout(gemma3),
     "cohere": Layout(cohere),
-    "phi3": Layout(phi3),
-    "gpt2": Layout(gpt2),
-    "gpt-neox": Layout(gpt_neox),
+    "phi3": Layout(fused("phi3")),
+    "gpt2": Layout(fused("gpt2", transposed=True)),
+    "gpt-neox": Layout(fused("gpt-neox", by_head=True)),
     "diffllama": Layout(diffllama),
     "unilm-diff-flash": Layout(unilm_diff),
     "unilm-diff-plain": Layout(unilm_diff, prepare=repeat_keys),

@@ -36,7 +36,7 @@ from attractor.attention import Attention, Rope
 from attractor.attention.acting_weight import acting_weight
 from attractor.attention.position import GridMatrices
 from attractor.errors import InputError, require, unknown
-from attractor.fields import later
+from attractor.files.fields import later
 from attractor.models.config import ROTATIONS
 from attractor.models.mlp import MLPS
 from attractor.models.recurrent import IterationInputs, RecurrentConfig, RecurrentModel
@@ -50,12 +50,18 @@ FIRST_TURN = 0.1  # about how many radians Omega rotates a group in the first st
 class AKOrNConfig(RecurrentConfig["AKOrN"]):
     family: ClassVar[str] = "akorn"
 
-    oscillator_width: int = 4  # N
+    oscillator_width: int = 4
+    """channels of one oscillator of AKOrN (N)"""
     gamma: float = 1.0
-    coupling: str = "attention"  # or conv
-    grid_width: int | None = None  # columns of the board, for conv; None: the board is a square
+    """step size of AKOrN"""
+    coupling: str = "attention"
+    """what couples AKOrN's oscillators: attention or conv"""
+    grid_width: int | None = None
+    """columns of the board that conv sees; by default a square"""
     rms_norm: bool = False
-    as_published: bool = later(False)  # frequencies, gamma, biases and readout as in the authors' code
+    """learn a scale for each channel of AKOrN's state"""
+    as_published: bool = later(False)
+    """AKOrN's frequencies, gamma, biases and readout as in its code"""
 
     def __post_init__(self) -> None:
         self.require_count("oscillator_width")

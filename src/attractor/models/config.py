@@ -16,7 +16,7 @@ from attractor.attention.presets import preset
 from attractor.attention.project.decayed import DecayedLayout
 from attractor.attention.stage import Projection
 from attractor.errors import InputError, require, require_count, require_seed, unknown
-from attractor.fields import PrintsChanges, later, require_types, stored_fields
+from attractor.files.fields import PrintsChanges, later, require_types, stored_fields
 from attractor.models.initialize import initialize
 from attractor.models.mlp import MLPS
 from attractor.models.shapes_only import allocate, shapes_only
@@ -65,48 +65,91 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     family: ClassVar[str]  # the name under which the family is stored
 
     vocab_size: int = 50257
+    """number of tokens in the vocabulary; by default from the data"""
     d_model: int = 512
+    """width of the model"""
     n_heads: int = 8
-    n_kv_heads: int | None = None  # None: as the attention preset says
+    """attention heads per layer"""
+    n_kv_heads: int | None = None
+    """key and value heads; by default as the mechanism has"""
     d_ff: int = 2048
+    """hidden width of the MLP"""
     max_seq_len: int = 2048
-    positions: str = "learned"  # or rope; for boards, grid (row, column, box) or grid-rope (rotated by row and column)
+    """longest sequence that learned positions allow"""
+    positions: str = "learned"
+    """position encoding: learned, rope, or for boards grid (row, column, box) or grid-rope (rotations)"""
     attention: str | AttentionConfig = "standard"
-    head_dim: int | None = None  # None: d_model / n_heads
+    """the mechanism; 'attractor list' shows all"""
+    head_dim: int | None = None
+    """width of a head; by default d_model / n_heads"""
     mlp: str = "swiglu"
+    """kind of MLP: swiglu, geglu, geglu-tanh, gelu or gelu-tanh"""
     tied_embeddings: bool = True
+    """use one matrix for the embedding and the readout"""
     norm_eps: float = 1e-6
+    """number added under the root of a norm"""
     rope_theta: float = 10000.0
-    rope_scaling: str | None = later(None)  # such as linear:FACTOR; attention/position.py has them all
-    rope_fraction: float = later(1.0)  # the leading part of each head that RoPE rotates (GPT-NeoX)
-    local_rope_theta: float | None = later(None)  # rope_theta of layers with a window, unscaled; None: rope_theta
-    no_rope_every: int | None = later(None)  # every n-th layer has no RoPE (SmolLM3)
-    embedding_scale: float = later(1.0)  # factor of the input embeddings, not of the readout (Gemma)
-    branch_scale: float = later(1.0)  # factor of what each branch adds to the residual stream (Granite)
-    logit_scale: float = later(1.0)  # factor of the logits of the readout (Cohere)
-    logit_softcap: float | None = later(None)  # bound c on these logits: c tanh(logit / c) (Gemma 2)
-    attention_scale: float | None = later(None)  # factor of attention's logits; None: K ** -0.5
+    """base of the rotary frequencies"""
+    rope_scaling: str | None = later(None)
+    """linear:FACTOR, or another scaling of the frequencies (attention/position.py has them all)"""
+    rope_fraction: float = later(1.0)
+    """leading part of each head that RoPE rotates (GPT-NeoX)"""
+    local_rope_theta: float | None = later(None)
+    """rope_theta of layers with a window, unscaled; by default as the others"""
+    no_rope_every: int | None = later(None)
+    """of every so many layers, the last has no RoPE (SmolLM3)"""
+    embedding_scale: float = later(1.0)
+    """factor on token embeddings at the input, not on the readout (Gemma)"""
+    branch_scale: float = later(1.0)
+    """factor on what each branch adds to the stream (Granite)"""
+    logit_scale: float = later(1.0)
+    """factor on the logits of the readout (Cohere)"""
+    logit_softcap: float | None = later(None)
+    """bound c on the readout's logits: c tanh(logit / c) (Gemma 2); by default off"""
+    attention_scale: float | None = later(None)
+    """factor of attention's logits; by default K ** -0.5"""
     qkv_bias: bool = False
-    out_bias: bool = later(False)  # bias of attention's output
+    """biases in the query, key and value projections"""
+    out_bias: bool = later(False)
+    """bias of attention's output"""
     mlp_bias: bool = later(False)
-    qk_norm: bool = later(False)  # RMSNorm of queries and keys (docs/control.md)
-    softcap: float | None = later(None)  # bound on attention's logits (docs/control.md)
-    sigma_reparam: bool = later(False)  # of query and key matrices (docs/control.md)
-    orthogonal_values: bool = later(False)  # the matrix of values is orthogonal by construction
-    z_loss: float = later(0.0)  # weight of a penalty on attention's logits (docs/control.md)
-    window: int | None = later(None)  # keys that a position sees, itself included; None: the whole past
-    global_layers: str | None = later(None)  # layers without the window: every:N, first:N, or indices such as 5,11
-    qk_norm_across: bool = later(False)  # QK-norm over all heads of a position together (OLMo 2)
+    """biases in the MLP"""
+    qk_norm: bool = later(False)
+    """normalise queries and keys (QK-norm)"""
+    softcap: float | None = later(None)
+    """bound c on logits, which become c tanh(logit / c); by default off"""
+    sigma_reparam: bool = later(False)
+    """divide query and key matrices by their spectral norm"""
+    orthogonal_values: bool = later(False)
+    """keep the matrix of values orthogonal, by construction"""
+    z_loss: float = later(0.0)
+    """weight of a penalty on attention's logsumexp"""
+    window: int | None = later(None)
+    """keys that a position sees, itself and those before; by default the whole past"""
+    global_layers: str | None = later(None)
+    """layers with no window: every:N, first:N, or indices such as 5,11"""
+    qk_norm_across: bool = later(False)
+    """QK-norm over all heads together, not over each (OLMo 2)"""
     qk_norm_eps: float = later(1e-6)
-    zero_start: bool = later(False)  # coupling behind gates that start at 0, for pretrained models (docs/import.md)
-    stream_norm: str = later("rmsnorm")  # of the residual stream; or layernorm, or layernorm-no-bias
-    norms_per_block: int = 2  # 4: the output of each branch is normalised too; 1: parallel branches share a norm
-    post_norm: bool = later(False)  # with two norms, they apply to the outputs of branches, not to inputs (OLMo 2)
-    parallel_branches: bool = later(False)  # both branches of a block read the same stream (GPT-NeoX, Cohere)
-    dropout: float = 0.0  # on attention weights and on both branches
-    causal: bool = True  # False: every position attends to all others, and the model cannot generate
-    n_classes: int | None = None  # one label per sequence instead of one per position; 1: the label is a number
-    pool: str = "last"  # a sequence's label is read from its last real position, or from the mean of real positions
+    """number added under the root of QK-norm"""
+    zero_start: bool = later(False)
+    """start coupling behind closed gates, for pretrained models"""
+    stream_norm: str = later("rmsnorm")
+    """norm of the stream: rmsnorm, layernorm or layernorm-no-bias"""
+    norms_per_block: int = 2
+    """2: normalise each branch's input; 4: its output as well; 1: parallel branches share a norm"""
+    post_norm: bool = later(False)
+    """normalise each branch's output and not its input (OLMo 2)"""
+    parallel_branches: bool = later(False)
+    """both branches of a block read the same stream (GPT-NeoX, Cohere)"""
+    dropout: float = 0.0
+    """dropout rate of attention weights and both branches"""
+    causal: bool = True
+    """each position sees only earlier ones and itself; False: all, and it cannot generate; by default from the task"""
+    n_classes: int | None = None
+    """classes of a sequence's label; 1: the label is a number; by default from the task"""
+    pool: str = "last"
+    """where a sequence's label is read: last (real position) or mean (of the real positions)"""
 
     def __post_init__(self) -> None:
         require_types(self)

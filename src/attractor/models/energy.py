@@ -29,12 +29,12 @@ from torch import Tensor, nn
 
 from attractor.attention import Cache, Rope, Rotation
 from attractor.attention.acting_weight import acting_weight
+from attractor.attention.hooks import tap
 from attractor.attention.mask import resolve_mask
 from attractor.attention.project.heads import cayley, split_heads
 from attractor.attention.score.softmax import SoftmaxScore, attention_logits
 from attractor.errors import require
 from attractor.kernels.precision import without_autocast
-from attractor.taps import tap
 
 
 class Maps(NamedTuple):

@@ -77,3 +77,26 @@ SIZES: dict[str, ModelConfig[LanguageModel]] = {
     # TRM (arXiv 2510.04871): its model with attention. Its best model of Sudoku, of 5M parameters, has mixer='mlp'.
     "recursive": RecursiveConfig(),
 }
+
+# What `attractor list` says of each of these.
+ABOUT_SIZES = {
+    "tiny": "Transformer for associative recall (CoupledQK)",
+    "small": "Transformer of 60M parameters (CoupledQK)",
+    "medium": "Transformer of 152M parameters (CoupledQK)",
+    "large": "Transformer of 455M parameters (CoupledQK)",
+    "large-354m": "large with a narrower MLP",
+    "1b": "Transformer of the shape of Qwen3 (QuacK)",
+    "1b-100m": "1b at a tenth of its parameters",
+    "1b-20m": "1b at a fiftieth of its parameters",
+    "1b-2m": "1b at a five-hundredth of its parameters",
+    "fast-slow": "a fast path and a slow path, coupled (FastSlow)",
+    "fast-slow-small": "FastSlow in small's width, with a window of 256",
+    "fast-slow-medium": "FastSlow in medium's width, with a window of 256",
+    "fast-slow-long": "FastSlow on long sequences of bytes, with a window of 256",
+    "dense-minimind": "a dense rival of fast-slow, wider",
+    "dense-gemma": "a dense rival of fast-slow, narrower",
+    "itrsa": "one attention block iterated 16 times, for Sudoku",
+    "itrsa-prenorm": "a whole pre-norm block iterated 16 times",
+    "akorn": "coupled oscillators on spheres, iterated (AKOrN)",
+    "recursive": "a slow answer and a fast reasoning state (TRM)",
+}

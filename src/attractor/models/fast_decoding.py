@@ -20,12 +20,12 @@ from torch.nn.modules import module as every_module
 
 from attractor.attention import Attention, Cache, Rotation
 from attractor.attention.couple.none import IdentityCoupling
+from attractor.attention.hooks import listening
 from attractor.attention.output.plain import PlainOutput
 from attractor.attention.project.heads import HeadProjection
 from attractor.attention.score.softmax import SoftmaxScore
 from attractor.models.block import Block
 from attractor.models.mlp import GatedMLP
-from attractor.taps import listening
 
 Parts = tuple[Any, ...]  # the modules of one block, in the order of KINDS
 KINDS = (

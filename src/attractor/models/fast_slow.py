@@ -22,19 +22,19 @@ import torch
 from torch import Tensor, nn
 
 from attractor.attention import AttentionConfig, Cache, Rope, Rotation
+from attractor.attention.hooks import listening, tap
 from attractor.attention.project.heads import Heads
 from attractor.attention.stage import Projection
 from attractor.equilibrium.fixed_point import METHODS, MIXED, Solver
 from attractor.equilibrium.manifold import unit_sphere
 from attractor.errors import require, unknown
-from attractor.fields import later
+from attractor.files.fields import later
 from attractor.models.block import Block
 from attractor.models.block_pooling import AlignedBlocks, BlockMemory, Blocks, ContinuedBlocks, NextTokenBlocks
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel, ModelCache, TokenPlacement
 from attractor.models.mlp import PlainMLP
 from attractor.models.residual_streams import StreamedBlock
-from attractor.taps import listening, tap
 
 KV_HEADS = 2  # the paper's number, for four query heads
 MIXINGS = ("static", "dynamic")  # of residual streams
@@ -55,25 +55,44 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
     positions: str = "rope"
     mlp: str = "gelu"
     qk_norm: bool = True
-    pool_factor: int = 4  # P, tokens per slow position
+    pool_factor: int = 4
+    """tokens per slow position (P)"""
     n_pre: int = 1
+    """fast blocks before the slow path"""
     n_post: int = 1
+    """fast blocks after the slow path"""
     n_slow: int = 2
+    """blocks of the slow path"""
     n_rounds: int = 2
-    slow_attention: str | AttentionConfig | None = None  # None: that of the fast path
-    frozen: bool = False  # the gate stays at 0: the slow path exists, but neither runs nor learns
-    projector_width: int | None = None  # phi: None is a linear map, else an MLP with so many hidden units
-    equilibrium: str = "single"  # or passes, anderson, deq, forced
-    n_iterations: int = 4  # of the methods other than a single pass
-    solver_depth: int = later(1)  # earlier evaluations from which anderson and deq extrapolate
-    solver_tolerance: float = later(1e-3)  # residual below which a token counts as solved; it stops nothing
-    backward_iterations: int | None = later(None)  # of deq's gradient; None: n_iterations
-    fixed_point_loss: float = 0.0  # weight of the mean square of Post(u) - u in the loss
-    streams: int = 1  # residual streams, mixed by doubly stochastic matrices (M1 has 4)
-    stream_mixing: str = later("static")  # or "dynamic": the weights that mix streams depend on the input
-    unit_slow_state: bool = False  # the output of the slow path lies on the unit sphere (M2)
-    unit_pooled_state: bool = later(False)  # the pooled tokens, the slow path's input, lie on the sphere
-    slow_input: str = later("text")  # or "constant", a control whose slow path receives no information
+    """exchanges between the two paths, with the same weights"""
+    slow_attention: str | AttentionConfig | None = None
+    """mechanism of the slow path; by default as the fast path's"""
+    frozen: bool = False
+    """keep the gate of the slow path closed, so that it neither runs nor learns (a control)"""
+    projector_width: int | None = None
+    """hidden units of the projector back (phi); by default linear"""
+    equilibrium: str = "single"
+    """how the last blocks settle: single, passes, anderson, deq, forced"""
+    n_iterations: int = 4
+    """iterations of the model, or of the equilibrium's solver"""
+    solver_depth: int = later(1)
+    """evaluations from which anderson and deq extrapolate"""
+    solver_tolerance: float = later(1e-3)
+    """residual below which a token has reached its equilibrium; it stops nothing"""
+    backward_iterations: int | None = later(None)
+    """iterations for the gradient of deq; by default n_iterations"""
+    fixed_point_loss: float = 0.0
+    """weight of the distance to equilibrium in the loss, the mean square of Post(u) - u"""
+    streams: int = 1
+    """residual streams, mixed by doubly stochastic matrices (M1 has 4)"""
+    stream_mixing: str = later("static")
+    """what mixes streams: static weights, or dynamic (of the input)"""
+    unit_slow_state: bool = False
+    """keep the output of the slow path on the unit sphere (M2)"""
+    unit_pooled_state: bool = later(False)
+    """keep the input of the slow path on the unit sphere"""
+    slow_input: str = later("text")
+    """what the slow path reads: text, or constant (a control)"""
 
     def __post_init__(self) -> None:
         for field in ("pool_factor", "n_rounds", "streams"):

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attractor.attention.evaluating import HasModes, evaluating
 from attractor.errors import InputError, require, require_count
-from attractor.evaluating import HasModes, evaluating
 
 
 class DecodingModel(HasModes, Protocol):

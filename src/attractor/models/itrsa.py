@@ -60,9 +60,13 @@ class ItrSAConfig(RecurrentConfig["ItrSA"]):
     family: ClassVar[str] = "itrsa"
 
     eta: float = 1.0
+    """step size of ItrSA"""
     norm: str = "unit"
+    """norm of ItrSA's state: unit, rms or none"""
     inject: bool = True
-    energy: str | None = None  # or single, multi
+    """add the input at every iteration"""
+    energy: str | None = None
+    """attention that descends an energy: single or multi; by default off"""
 
     def __post_init__(self) -> None:
         require(0 < self.eta < float("inf"), "eta", "positive and finite", self.eta)

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from attractor.attention import Rope, Rotation
 from attractor.attention.acting_weight import acting_weight
+from attractor.attention.hooks import listening
 from attractor.attention.mask import lower_triangle
 from attractor.attention.position import GridMatrices, GridPositions, GridRope, LearnedPositions
 from attractor.errors import InputError, require
@@ -26,7 +27,6 @@ from attractor.kernels.cross_entropy import linear_cross_entropy, position_losse
 from attractor.models.block import NORMS, Block
 from attractor.models.config import ROTATIONS, ModelConfig
 from attractor.models.generate import generate
-from attractor.taps import listening
 
 
 class ModelCache:

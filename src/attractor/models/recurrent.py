@@ -60,7 +60,8 @@ class RecurrentConfig(ModelConfig[Model]):
     tied_embeddings: bool = False
     causal: bool = False
     n_iterations: int = 16
-    blank: int | None = 0  # the token whose cells start from noise; None: all cells start from their stimulus
+    blank: int | None = 0
+    """token whose cells start from noise; None: no token"""
 
     def __post_init__(self) -> None:
         self.require_count("n_iterations")

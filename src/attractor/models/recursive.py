@@ -52,13 +52,20 @@ class RecursiveConfig(RecurrentConfig["Recursive"]):
     d_ff: int = 1536
     n_iterations: int = 48
     n_layers: int = 2
-    n_inner: int = 6  # updates of z for each update of y
+    n_inner: int = 6
+    """updates of a recursive model's fast state per update of its answer"""
     n_segments: int = 16
+    """training steps that share a batch, each with its own loss"""
     full_gradient: bool = False
-    mixer: str = "attention"  # or mlp
-    d_mix: int = 512  # hidden width of the MLP over positions
+    """differentiate all iterations of a segment, not the last alone"""
+    mixer: str = "attention"
+    """what connects positions in a recursive model: attention or mlp"""
+    d_mix: int = 512
+    """hidden width of the MLP over positions"""
     stable_softmax: bool = False
+    """replace exp in the readout's softmax by 1 + x (or 1 / (1 - x))"""
     halting: bool = False
+    """learn a head that says whether the answer is right"""
 
     def __post_init__(self) -> None:
         for field in ("n_layers", "n_inner", "n_segments", "d_mix"):

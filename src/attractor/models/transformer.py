@@ -25,6 +25,7 @@ class TransformerConfig(ModelConfig["Transformer"]):
     family: ClassVar[str] = TRANSFORMER
 
     n_layers: int = 8
+    """number of layers"""
 
     def __post_init__(self) -> None:
         self.require_count("n_layers")

@@ -33,11 +33,11 @@ from torch import Tensor, nn
 from attractor.analysis.entropy import attention_entropy
 from attractor.analysis.memory import decay_length, effective_memory, mean_distance
 from attractor.attention import Rotation
+from attractor.attention.evaluating import evaluating
+from attractor.attention.hooks import Seen, capture
 from attractor.equilibrium.fixed_point import growth_rate
-from attractor.evaluating import evaluating
 from attractor.models.fast_slow import FastSlow
 from attractor.models.language_model import LanguageModel
-from attractor.taps import Seen, capture
 
 Record = dict[str, Any]
 

@@ -7,7 +7,10 @@ Each row is compared with the baseline of its column, seed by seed:
 `verdict/family.py` judges these differences, those of one table with one correction. Costs (parameters, speed, memory)
 are shown and not tested, so that they do not weaken the tests of quality; a study of costs alone tests them. Studies of
 language first check the control: unless the 95% interval of its paired gap to the baseline lies above zero, quality in
-that column is not judged (`claims/sensitivity.py`).
+that column is not judged (`verdict/sensitivity.py`).
+
+Where a study planned its looks before the first run, the verdicts are those of its sequential test, which counts all
+looks and rows (`verdict/sequential_rows.py`), and intervals hold over all looks.
 """
 
 import math
@@ -16,13 +19,13 @@ from dataclasses import dataclass, replace
 
 from attractor.claims.comparisons import double, learning_rate, n_on_two_devices
 from attractor.claims.further_seeds import FEWEST, with_seeds
-from attractor.claims.sensitivity import ControlGap, control_gap
-from attractor.numerals import with_prefix
+from attractor.console import with_prefix
 from attractor.runs.quantity import LOSS_OF_VALIDATION, MEAN, Quantity
 from attractor.runs.study_record import Cell, StudyRecord
 from attractor.verdict.family import MOST, Comparison, judge_family
 from attractor.verdict.intervals import Interval, Summary, seed_differences, summary
 from attractor.verdict.outcome import Verdict
+from attractor.verdict.sensitivity import ControlGap, control_gap
 from attractor.verdict.words import signed
 
 # Fields that determine the validation batches, which are as large as a micro-batch.
@@ -138,6 +141,7 @@ class JudgedStudy:
         self.headlines = tuple(map(self.with_layers, self.design.quantities))
         self.tested = tuple(quantity for quantity in self.headlines if not quantity.is_cost) or self.headlines
         self._cells = {(cell.row, cell.column): cell for cell in record.cells}
+        self.at_looks = record.sequential_rows() if self.design.looks else None
         language = self.design.control is not None
         self.sensitivity = {column: self._sensitivity(column) for column in self.design.columns} if language else {}
         self.differences = {
@@ -145,10 +149,6 @@ class JudgedStudy:
             for family in self.families
             for difference in self._judge(family)
         }
-
-    @property
-    def rivals(self) -> tuple[str, ...]:
-        return tuple(row for row in self.design.rows if row not in (self.design.baseline, self.design.control))
 
     @property
     def families(self) -> tuple[tuple[Quantity, ...], ...]:
@@ -227,7 +227,7 @@ class JudgedStudy:
     def n_tests(self, family: tuple[Quantity, ...]) -> int:
         return sum(
             self.differences[row, column, measure].verdict.p is not None
-            for row in self.rivals
+            for row in self.design.rivals
             for column in self.design.columns
             for measure in family
             if self.is_tested(measure)
@@ -237,8 +237,11 @@ class JudgedStudy:
         """Return the best row by column and quantity, if it is judged to be better than the second best.
 
         One correction covers the columns of the table. The control does not compete. Rows are ranked by all their
-        seeds, so the common seeds may contradict the ranking; then there is no leader.
+        seeds, so the common seeds may contradict the ranking; then there is no leader. Nor is there one where looks
+        were planned, which are looks at differences from the baseline.
         """
+        if self.at_looks is not None:
+            return {}
         places = [(column, measure) for measure in family for column in self.design.columns]
         ranked = {place: self._ranked(*place) for place in places if self.is_tested(place[1])}
         verdicts = judge_family(
@@ -263,7 +266,7 @@ class JudgedStudy:
 
     def verdict(self) -> list[VerdictLine]:
         """Return lines on sensitivity, on rates, on each rival in the first tested quantity, and on what to do next."""
-        about = (self._about(row) for row in self.rivals)
+        about = (self._about(row) for row in self.design.rivals)
         return [*self._instrument(), *self._best_rates(), *about, *self._what_next()]
 
     def _sensitivity(self, column: str) -> ControlGap:
@@ -281,7 +284,7 @@ class JudgedStudy:
         """Judge a family of differences. The control tests the setting, and is not among the tests."""
         measures = [measure for measure in family if self.is_tested(measure)]
         differences = []
-        for rows in (self.rivals, [row for row in self.design.rows if row == self.design.control]):
+        for rows in (self.design.rivals, [row for row in self.design.rows if row == self.design.control]):
             places = [(row, column, measure) for measure in measures for column in self.design.columns for row in rows]
             asked = {place: self._comparison(place[0], self.design.baseline, *place[1:]) for place in places}
             differences += [
@@ -291,12 +294,16 @@ class JudgedStudy:
         return [self._in_its_setting(difference) for difference in differences]
 
     def _in_its_setting(self, difference: JudgedDifference) -> JudgedDifference:
-        """Withdraw the verdict on the control, and those of a setting that is not sensitive."""
+        """Withdraw the verdict on the control, and those of a setting that is not sensitive; else follow the plan."""
         verdict = replace(difference.verdict, outcome="undecided", further_seeds=None)
         if difference.row == self.design.control:
             verdict = replace(verdict, adjusted_p=None, reason="The control tests the setting.")
         elif self._is_blind(difference.column, difference.measure) and verdict.p is not None:
             verdict = replace(verdict, detectable=None, reason="The setting is not sensitive.")
+        elif self.at_looks is not None and difference.row in self.at_looks.tests and verdict.difference is not None:
+            verdict = self.at_looks.verdict(difference.row, 0.05)
+            if difference.row not in self.at_looks.decisions:
+                verdict = replace(verdict, detectable=None, further_seeds=None)
         else:
             return difference
         return replace(difference, verdict=verdict)
@@ -394,21 +401,26 @@ class JudgedStudy:
         """Say what would decide an open verdict. A study of stored runs or of costs alone has nothing to add."""
         if self.design.budget == "stored" or self.tested[0].is_cost:
             return []
-        first = self.tested[0]
-        verdicts = [
-            self.differences[row, column, first].verdict for row in self.rivals for column in self.design.columns
+        first, command = self.tested[0], self.design.command
+        places = [(row, column, first) for row in self.design.rivals for column in self.design.columns]
+        known = self.design.seeds if self.at_looks is None else ()  # a test after planned looks needs seeds of its own
+        needed = [
+            FEWEST if verdict.n == 1 else verdict.n + verdict.further_seeds
+            for verdict in (self.differences[place].verdict for place in places)
+            if verdict.n == 1 or (verdict.outcome == "undecided" and verdict.further_seeds is not None)
         ]
-        needed = [FEWEST if verdict.n == 1 else verdict.n + (verdict.further_seeds or 0) for verdict in verdicts]
         n_seeds = max((n for n in needed if n <= MOST), default=0)
-        n_further = n_seeds - len(self.design.seeds)
+        n_further = n_seeds - len(known)
         steps = []
         if any(column.sensitive is False for column in self.sensitivity.values()):
             steps.append(
                 "where the setting is not sensitive, run more seeds, train for more steps, or use a larger model"
             )
-        if n_further > 0 and self.design.command:
-            command = with_seeds(self.design.command, self.design.seeds, n_seeds)
-            steps.append(f"{n_further} further seed{'s' * (n_further > 1)}: {command}")
+        if command and self.at_looks is not None and (n_left := len(list(self.at_looks.wanted()))):
+            steps.append(f"the same command goes on, with {n_left} run{'s' * (n_left > 1)} to do at most: {command}")
+        elif n_further > 0 and command:
+            further = with_seeds(command, self.design.seeds, n_seeds, only_new=self.at_looks is not None)
+            steps.append(f"{n_further} further seed{'s' * (n_further > 1)}: {further}")
         return [VerdictLine("What next", tuple(VerdictPart("next", "", step) for step in steps))] if steps else []
 
     def _parameters_apart(self, row: str) -> str:

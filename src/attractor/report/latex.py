@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from attractor.numerals import with_prefix
+from attractor.console import with_prefix
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.study_table import StudyTable, TableCell, digits_of, published, shown, tables
 from attractor.runs.quantity import CONTEXT_GAIN, Quantity

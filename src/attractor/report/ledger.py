@@ -11,9 +11,8 @@ from rich.text import Text
 from attractor.claims.claim import Paper
 from attractor.claims.ledger import SCALES, Entry
 from attractor.claims.verdicts import ClaimVerdict
-from attractor.console_table import console_table
+from attractor.console import console_table, with_prefix
 from attractor.files import write_text
-from attractor.numerals import with_prefix
 from attractor.report.table import in_markdown
 from attractor.runs.study_record import StudyRecord
 from attractor.verdict.words import UNKNOWN

@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from attractor.console import in_time, with_prefix
 from attractor.errors import InputError
-from attractor.numerals import in_time, with_prefix
 from attractor.report.page import fill, show, verbatim
 from attractor.report.run_figure import small_line
 from attractor.runs.appended_lines import AddedLines

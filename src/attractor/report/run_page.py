@@ -5,15 +5,16 @@ it names data and other runs without the folders that they lie in.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from markupsafe import Markup
 
+from attractor.console import in_bytes, in_time
 from attractor.errors import InputError
 from attractor.files import write_text
-from attractor.numerals import in_bytes, in_time
 from attractor.report.canvas import GREY, INK, PALETTE, as_svg, blank, framed
 from attractor.report.charts import is_wide
 from attractor.report.page import POLICY, fill, show, verbatim
@@ -46,6 +47,29 @@ MARKED = ("loss", "grad_norm")  # the charts that show where spikes and skipped 
 FROM_ZERO = ("lr", "tokens_per_second")
 ABOVE = ("step", "steps", "tokens", "n_parameters", "threads", *MARKS)  # numbers that stand elsewhere on the page
 MOST_MARKERS, MOST_NAMED = 40, 20  # points that are drawn singly; steps that are listed
+MOST_KEPT = 4_000  # records of a kind, since a page of millions could neither be made nor looked at
+
+
+class Thinned:
+    """Numbered records, thinned while they are read: of a long run every 2nd, 4th, 8th, ... is kept, and the last."""
+
+    def __init__(self) -> None:
+        self.n, self.every = 0, 1
+        self._kept: list[tuple[int, Record]] = []
+        self._last: tuple[int, Record] | None = None
+
+    def add(self, number: int, record: Record) -> None:
+        self._last = number, record
+        if self.n % self.every == 0:
+            self._kept.append(self._last)
+        self.n += 1
+        if len(self._kept) > MOST_KEPT:
+            self.every, self._kept = 2 * self.every, self._kept[::2]
+
+    def __iter__(self) -> Iterator[tuple[int, Record]]:
+        yield from self._kept
+        if self._last is not None and self._last is not self._kept[-1]:
+            yield self._last
 
 
 def write_run_page(folder: Path, out: Path | None = None) -> Path:
@@ -70,19 +94,28 @@ def render(run: RunFolder, script: Markup | None = None, policy: str = POLICY) -
 
     A live page has a script, which `policy` must allow, and a link to the list of all runs.
     """
-    records, summary = run.metrics(), run.summary() or {}
+    records, evaluated, summary = Thinned(), Thinned(), run.summary() or {}
+    marks: dict[str, list[int]] = {name: [] for name in MARKS}
+    latest, logged = dict.fromkeys(MARKS, 0), dict[str, Any]()
+    for number, record in enumerate(run.records()):
+        (evaluated if "valid_loss" in record else records).add(number, record)
+        logged = record if "loss" in record else logged
+        for name in MARKS:  # every skipped step and every spike is logged at its own step
+            if record.get(name, latest[name]) > latest[name]:
+                marks[name].append(record["step"])
+            latest[name] = record.get(name, latest[name])
     # A step that was evaluated twice keeps its later evaluation.
-    evaluations = list({record["step"]: record for record in records if "valid_loss" in record}.values())
+    evaluations = list({record["step"]: record for _, record in evaluated}.values())
     evaluation: Record = evaluations[-1] if evaluations else {}
-    logged: Record = next((record for record in reversed(records) if "loss" in record), {})
+    drawn = [record for _, record in sorted((*records, *evaluated), key=itemgetter(0))]
     config: dict[str, Any] = {}
     data = summary.get("data", "")
     for name, value in dotted_fields(run.config).items():
         may_be_a_path = isinstance(value, str) and name != "label"
         config[name] = _without_folders(value) if may_be_a_path else value
         data = data if config[name] == value else data.replace(value, config[name])
-    marks = {name: _rises(records, name) for name in MARKS}
-    charts = _lines_by_chart(records, evaluations, summary)
+    thinned = (("drawn", records), ("of evaluations", evaluated))
+    charts = _lines_by_chart(drawn, evaluations, summary)
     return fill(
         "run_page.html.j2",
         policy=policy,
@@ -90,7 +123,8 @@ def render(run: RunFolder, script: Markup | None = None, policy: str = POLICY) -
         style=verbatim("page.css", "study_page.css", *(["live.css"] if script else [])),
         label=show(run.config.get("label", "run")),
         data=data,
-        facts=_facts(run, config, records, summary, run.state if script else "unfinished"),
+        facts=_facts(run, config, drawn, summary, run.state if script else "unfinished")
+        | {f"lines {what}": f"every {lines.every:,}th of {lines.n:,}" for what, lines in thinned if lines.every > 1},
         numbers=_numbers({**evaluation, **logged, **summary.get("measures", {}), **summary}, marks),
         charts=[_chart(name, lines, marks if name in MARKED else {}) for name, lines in charts.items() if lines],
         headings=list(dict.fromkeys(name for record in evaluations for name in record)),
@@ -224,12 +258,6 @@ def _chart(name: str, lines: Lines, marks: Mapping[str, Sequence[int]]) -> dict[
     ends = ", ".join(f"{label if len(lines) > 1 else ''} {_in_digits(lines[label][-1][1])}".strip() for label in named)
     drawing = as_svg(figure, re.sub(r"\W", "-", f"chart-{name}"), f"{title} by step")  # ids hold no quotation marks
     return {"title": title, "ends": ends, "svg": Markup(drawing)}
-
-
-def _rises(records: Sequence[Record], name: str) -> list[int]:
-    """Return the steps at which a count rose. Every skipped step and every spike is logged at its own step."""
-    counts = [(record["step"], record[name]) for record in records if name in record]
-    return [step for (step, count), (_, before) in zip(counts, [(0, 0), *counts], strict=False) if count > before]
 
 
 def _title(name: str) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 from markupsafe import Markup
 
 from attractor.claims.verdicts import corpus_of
+from attractor.console import with_prefix
 from attractor.files import plain
-from attractor.numerals import with_prefix
 from attractor.report.attention_maps import Heatmaps, heatmaps, rival_of
 from attractor.report.canvas import INK, styles
 from attractor.report.charts import Chart, charts

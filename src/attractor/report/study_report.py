@@ -16,11 +16,10 @@ from attractor.report.latex import in_latex, numbers
 from attractor.report.study_figure import pictures
 from attractor.report.study_page import render
 from attractor.report.study_table import markdown
-from attractor.runs.study_record import StudyRecord
 
 
 def write_report(
-    record: StudyRecord,
+    judged: JudgedStudy,
     folder: Path,
     formats: Sequence[str] = ("png", "pdf", "svg"),
     presets: Mapping[str, Mapping[str, Any]] | None = None,
@@ -32,7 +31,6 @@ def write_report(
     for kind in formats:
         if kind not in METADATA:
             raise unknown("format of figures", kind, METADATA)
-    judged = JudgedStudy(record)
     drawn = pictures(judged)
     figures = folder / "figures"
     figures.mkdir(parents=True, exist_ok=True)
@@ -41,7 +39,7 @@ def write_report(
     for picture in drawn:
         for kind in formats:
             write_bytes(figures / f"{picture.name}.{kind}", picture.file(kind))
-    write_text(folder / "record.json", record.to_text())
+    write_text(folder / "record.json", judged.record.to_text())
     write_text(folder / "table.md", markdown(judged))
     write_text(folder / "table.tex", in_latex(judged))
     write_text(folder / "numbers.tex", numbers(judged))

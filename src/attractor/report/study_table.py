@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from attractor.numerals import in_bytes, with_prefix
+from attractor.console import in_bytes, with_prefix
 from attractor.report.judged_study import JudgedDifference, JudgedStudy, Spread
 from attractor.report.table import InConsole, escaped_for_markdown, in_markdown
 from attractor.runs.quantity import CONTEXT_GAIN, Quantity
@@ -117,7 +117,8 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
     headings += [design.columns_name] * several_columns + ["quantity"] * several_measures
     n_texts = len(headings)
     unit = f" ({tested[0].unit})" if tested[0].unit and not several_measures else ""
-    headings += [f"difference{unit}", "95% interval", "pairs", "p", "p (Holm)", "outcome", "detectable"]
+    adjusted = "p (looks)" if design.looks else "p (Holm)"
+    headings += [f"difference{unit}", "95% interval", "pairs", "p", adjusted, "outcome", "detectable"]
     rows = []
     for difference in judged_differences:
         measure = difference.measure
@@ -126,13 +127,21 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
         rows.append((*map(TableCell, words), *_difference(difference, is_control=difference.row == design.control)))
     n_tests = judged.n_tests(family)
     in_losses = f", in {judged.record.loss_unit} of validation loss where the quantity is a perplexity"
+    how = (
+        "Intervals are 95% t intervals, not adjusted for the number of tests; p is of Student's paired test, and the "
+        f"outcome rests on p (Holm), adjusted over the {n_tests} test{'s' * (n_tests != 1)} of this table at 0.05."
+    )
+    if design.looks:
+        how = (
+            "95% intervals hold over all planned looks, not adjusted for the number of rows; p is of the last "
+            "look alone, p (looks) counts all looks and rows, and the outcome is that of the planned test."
+        )
     caption = [
         f"Each row minus '{design.baseline}', paired by seed{in_losses if any(m.is_loss for m in tested) else ''}. "
-        "Intervals are 95% t intervals, not adjusted for the number of tests; p is of Student's paired test, and the "
-        f"outcome rests on p (Holm), adjusted over the {n_tests} test{'s' * (n_tests != 1)} of this table at 0.05.",
+        + how,
         "Detectable: the smallest true difference that so many pairs show in four of five such tables.",
     ]
-    if len(judged.rivals) >= FEWEST_ROWS:
+    if len(design.rivals) >= FEWEST_ROWS and not design.looks:
         caption.append("Rows of one column help one another to know their spread (the moderated t test).")
     if judged.design.margin is None or judged.headlines[0] not in tested:
         caption.append("Without a margin, runs can never show that there is no difference.")
@@ -399,18 +408,29 @@ def _caption(
     design = judged.design
     n_seeds = len(design.seeds)
     single = n_seeds == 1
-    yield (
-        "One seed: no spread, no interval, no test." if single else f"Mean ± standard deviation over {n_seeds} seeds."
-    ) + _budget(judged)
-    if not single and judged.rivals:
+    spread = f"Mean ± standard deviation over {n_seeds} seeds."
+    if design.looks:
+        spread = (
+            f"Mean ± standard deviation over the seeds of each row, which ends when it is decided, {n_seeds} at most."
+        )
+    yield ("One seed: no spread, no interval, no test." if single else spread) + _budget(judged)
+    if design.looks:
+        margin = "" if design.margin is None else f" Margin: {design.margin:g}."
+        yield (
+            f"* differs from '{design.baseline}', paired by seed, at a look that was planned before the first run "
+            f"({', '.join(map(str, design.looks))} pairs). A false verdict has a chance of at most 5% "
+            f"over all rows and looks.{margin}"
+        )
+    elif not single and design.rivals:
         yield (
             f"* differs from '{design.baseline}' (paired by seed, p < 0.05 after Holm over the table). "
             "Bold: better than the second best by the same test, adjusted over the columns"
             + ("." if leaders else "; nothing in this table is.")
         )
     if judged.in_one_table and design.rows != (design.baseline,):
+        of_what = "interval, which holds over all looks" if design.looks else "t interval"
         yield (
-            f"Difference: from '{design.baseline}', paired by seed, with its 95% t interval, "
+            f"Difference: from '{design.baseline}', paired by seed, with its 95% {of_what}, "
             "not adjusted for the number of tests"
             + (f", in {judged.record.loss_unit} of validation loss." if family[0].is_loss else ".")
         )
@@ -434,7 +454,7 @@ def _caption(
             yield f"Not sensitive{where}: differences of quality are not judged there."
     if any(_published_of(judged, column, measure) for column in design.columns for measure in family):
         yield f"Published: as printed in {design.source}; never part of our means or tests."
-    for cell in judged.record.cells:
+    for cell in judged.record.cells if not design.looks else ():
         if cell.missing and cell.outcomes:
             seeds = f"seed{'s' if len(cell.missing) > 1 else ''} {', '.join(map(str, cell.missing))}"
             yield f"Missing: {_name(cell.row, cell.column)} has no finished run of {seeds}."

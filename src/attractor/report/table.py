@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
-from attractor.console_table import console_table
+from attractor.console import console_table
 
 NARROW = 12  # letters; a narrower column is not legible
 GAP = 2  # spaces between columns

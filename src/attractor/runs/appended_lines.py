@@ -4,6 +4,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from attractor.files import open_regular
+
 
 class AddedLines:
     """The whole lines that were added to a file since the previous read.
@@ -19,7 +21,7 @@ class AddedLines:
 
     def read(self) -> list[bytes]:
         self.rewritten = False
-        with suppress(FileNotFoundError), self.path.open("rb") as file:
+        with suppress(FileNotFoundError), open_regular(self.path) as file:
             status = os.fstat(file.fileno())
             if status.st_ino != self.file_number or status.st_size < self.n_bytes_read:
                 self.file_number, self.n_bytes_read, self.rewritten = status.st_ino, 0, True

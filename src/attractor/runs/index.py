@@ -1,43 +1,34 @@
 """An index of the runs below a folder, so that thousands of them are listed and filtered in a second.
 
-The run folders remain the only source. The index is one SQLite file, `.attractor-index.sqlite3`, inside the folder that
-was searched. It holds what the small files of each run said when they were last read, and is brought up to date before
-every use: new runs are added, changed runs are read again, and runs whose folders are gone are dropped. It can be
-deleted at any time, and a damaged or foreign file in its place is built anew. Where the file cannot be used, since the
-folder is read-only or another process holds the file, the index lives in memory.
+The run folders remain the only source. The index of a folder is one SQLite file in the user's cache, never in the
+folder, which may come from somebody else. It holds what the small files of each run said when they were last read, and
+is brought up to date before every use: new runs are added, changed runs are read again, and runs whose folders are gone
+are dropped. It can be deleted at any time. Where the file cannot be used, since it is damaged, the cache is read-only
+or another process holds the file for long, the file is removed, and the runs are listed without it.
 """
 
+import hashlib
 import json
 import os
 import sqlite3
-import warnings
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attractor.errors import DamageWarning, InputError
-from attractor.files import follow_umask
+from attractor.errors import InputError
+from attractor.files import cache_folder, follow_umask, open_regular
+from attractor.files.seals import read_object
 from attractor.runs.configuration import Presets, dotted_fields, named
 from attractor.runs.lock import is_held
-from attractor.runs.run_folder import METRICS, SEAL, SEALED, SUMMARY, RunFolder, read_object
+from attractor.runs.run_folder import METRICS, SEAL, SEALED, SUMMARY, RunFolder
 
-INDEX = ".attractor-index.sqlite3"
 FORMAT = 1
 DAMAGED = "damaged"
 TAIL = 1 << 16  # bytes at the end of the metrics that are read for the latest step and loss
 FILES = (*SEALED, SUMMARY, SEAL)
 SECONDS_TO_WAIT = 1.0  # for another process that writes the index
-OUT_OF_REACH = (  # what SQLite says of a file that may be intact, but cannot be used now
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
-)
 SIMPLE = (str, int, float, bool, type(None))  # what a field of a list can show
 IN_MEMORY = ":memory:"
 
@@ -55,36 +46,31 @@ class IndexedRun:
         return DAMAGED if self.problem else str(self.fields["state"])
 
 
+def index_of(folder: Path) -> Path:
+    """Return where the index of a folder lies."""
+    return cache_folder() / "runs" / f"{hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()}.sqlite3"
+
+
 def indexed_runs(folder: str | Path, presets: Presets) -> list[IndexedRun]:
     """Return every run at or below a folder, in the order of their paths."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"runs are read from a folder, and '{folder}' is none; give a folder of runs")
-    path = folder / INDEX
-    # A link may lead to a foreign database. An index that is damaged, or that another process holds, is tried twice.
-    places: list[Path | str] = [IN_MEMORY] if path.is_symlink() else [path, path, IN_MEMORY]
-    for place in places:
-        try:
-            with closing(_opened(place)) as index:
-                return _up_to_date(index, folder, presets)
-        except (sqlite3.Error, ValueError, TypeError, KeyError) as error:  # any content may stand in the file
-            if not _is_out_of_reach(error) and place is path:
-                text = f"'{path}' must be an index of runs, and is damaged or foreign ({error}); it is built anew"
-                warnings.warn(text, DamageWarning, stacklevel=2)
-                with suppress(OSError):
-                    path.unlink(missing_ok=True)
-            elif place == IN_MEMORY:
-                raise
-    raise AssertionError("an index in memory has no file that could be damaged")
+    place = index_of(folder)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with closing(_opened(place)) as index:
+            follow_umask(place)
+            return _up_to_date(index, folder, presets)
+    except (sqlite3.Error, OSError, ValueError, TypeError, KeyError):  # any content may stand in the file
+        with suppress(OSError):
+            place.unlink(missing_ok=True)
+    with closing(_opened(IN_MEMORY)) as index:
+        return _up_to_date(index, folder, presets)
 
 
-def _is_out_of_reach(error: Exception) -> bool:
-    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in OUT_OF_REACH
-
-
-def _opened(path: Path | str) -> sqlite3.Connection:
-    index = sqlite3.connect(path, timeout=SECONDS_TO_WAIT, isolation_level=None)
-    index.execute("PRAGMA trusted_schema = OFF")  # the file may come from anybody
+def _opened(place: Path | str) -> sqlite3.Connection:
+    index = sqlite3.connect(place, timeout=SECONDS_TO_WAIT, isolation_level=None)
     if _format_of(index) != FORMAT:
         index.execute("BEGIN IMMEDIATE")  # another process may be doing the same
         if _format_of(index) != FORMAT:
@@ -92,9 +78,6 @@ def _opened(path: Path | str) -> sqlite3.Connection:
             index.execute("CREATE TABLE runs (key TEXT PRIMARY KEY, version TEXT, fields TEXT, problem TEXT)")
             index.execute(f"PRAGMA user_version = {FORMAT}")
         index.execute("COMMIT")
-        if isinstance(path, Path):
-            with suppress(OSError):  # it belongs to another user
-                follow_umask(path)
     return index
 
 
@@ -118,14 +101,11 @@ def _up_to_date(index: sqlite3.Connection, folder: Path, presets: Presets) -> li
             run.fields["state"] = "running"  # no file changes when a process starts or ends
         runs.append(run)
     if changed or stored:
-        try:
+        with suppress(sqlite3.Error):  # the runs were read all the same; a later call stores them
             index.execute("BEGIN IMMEDIATE")
             index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)", changed)
             index.executemany("DELETE FROM runs WHERE key = ?", [(key,) for key in stored])
             index.execute("COMMIT")
-        except sqlite3.Error as error:  # the runs were read all the same; a later call stores them
-            if not _is_out_of_reach(error):
-                raise
     return runs
 
 
@@ -177,7 +157,7 @@ def _latest(path: Path) -> dict[str, Any]:
     """Return the latest value of each field at the end of a run's metrics."""
     if not path.exists():
         return {}
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
         *lines, _torn = file.read().split(b"\n")
     latest: dict[str, Any] = {}

@@ -5,59 +5,70 @@
     metrics.jsonl      one object a line, each with `step` and `tokens`
     summary.json       the outcome; its presence says that the run finished
     tokenizer.json, tokenizer_settings.json     of a run on text; absent where tokens are bytes
-    seal.json          checksums of the files above; before the run finishes, of the metrics up to a checkpoint
+    seal.json          checksums of what the run wrote into the files above; of an unfinished run, up to a checkpoint
     samples.json       text sampled from the model of a finished language run
     probes.json        what the probes of a study measured, with a checksum of its own
     notes.txt, failure.txt     what a study's run printed, and why it failed
     checkpoints/
 
 The files are plain and contain no absolute paths, so a folder can be copied anywhere and still be read. Runs share no
-file, so any number of processes can add runs to one folder of results. Within a run, `lock.py` orders the writers.
+file, so any number of processes can add runs to one folder of results. Within a run one process writes at a time, the
+one that holds it (`lock.py`).
 """
 
 import errno
-import hashlib
 import json
 import os
 import shlex
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from attractor.errors import InputError, LeftOutWarning, WritingError
+from attractor.errors import DamageWarning, InputError, LeftOutWarning, WritingError
 from attractor.files import (
     flush_to_disk,
     in_json,
+    open_regular,
     plain,
     remove_leftovers,
-    seal_holds,
-    sealed,
-    sha256_of,
-    write_json,
+    set_aside,
+    write_bytes,
     write_text,
+)
+from attractor.files.seals import (
+    CHECKSUM,
+    RunningHash,
+    changed,
+    checksum_of,
+    read_object,
+    read_sealed,
+    seal_holds,
+    write_sealed,
 )
 from attractor.runs.configuration import config_differences, config_hash
 from attractor.runs.lock import hold, is_held, turn
 from attractor.runs.machine import environment
 
-__all__ = ["RunFolder", "config_differences", "config_hash", "environment", "find_runs", "write_json"]
+__all__ = ["RunFolder", "config_differences", "config_hash", "environment", "find_runs"]
 
 METRICS = "metrics.jsonl"
 SEAL = "seal.json"
 ENVIRONMENT = "environment.json"
 SUMMARY = "summary.json"
 CONFIG = "config.json"
-SEALED = (CONFIG, ENVIRONMENT, METRICS, "tokenizer.json", "tokenizer_settings.json")  # and a finished run's summary
+SMALL = (CONFIG, ENVIRONMENT, "tokenizer.json", "tokenizer_settings.json")
+SEALED = (*SMALL, METRICS)  # and the summary of a finished run
 LENGTH = "metrics_bytes"  # in the seal of an unfinished run: how much of the metrics it covers
 SAMPLES = "samples.json"
 
 
 @dataclass(frozen=True, eq=False)
 class RunFolder:
-    """A run on disk. One process carries it out; any number may read it, and add records, meanwhile."""
+    """A run on disk. One process carries it out and writes it; any number may read it meanwhile."""
 
     path: Path
     config: dict[str, Any]
@@ -66,6 +77,7 @@ class RunFolder:
     def create(cls, path: str | Path, config: Mapping[str, Any]) -> Self:
         """Start a run, or continue the run in the folder if it has the same configuration."""
         path, asked = Path(path), plain(dict(config))
+        written = {}
         if not (path / CONFIG).exists():
             _refuse_foreign_folder(path)
             path.mkdir(parents=True, exist_ok=True)
@@ -73,11 +85,16 @@ class RunFolder:
                 flush_to_disk(path.parent)
             with turn(path):
                 if not (path / CONFIG).exists():  # another process may start the same run at this moment
-                    write_json(path / CONFIG, asked)
+                    (new := cls(path, asked)).write(CONFIG, asked)
+                    written = new._written
         run = cls.open(path)
         _refuse_other_config(run, asked)
+        run._written.update(written)
         if not (path / ENVIRONMENT).exists():
-            write_json(path / ENVIRONMENT, environment())
+            here = environment()
+            with turn(path):
+                if not (path / ENVIRONMENT).exists():  # every process of a distributed run comes here
+                    run.write(ENVIRONMENT, here)
         run.checkpoints.mkdir(exist_ok=True)
         return run
 
@@ -147,13 +164,21 @@ class RunFolder:
         assert {"step", "tokens"} <= record.keys(), "a record of metrics needs step and tokens"
         line = json.dumps(plain(dict(record)), ensure_ascii=False, allow_nan=False).encode() + b"\n"
         try:
-            with turn(self.path):  # no other process may be writing the line that is cut
-                self._drop_torn_line()
-                _write_at_end(self._metrics, line)
+            self._refuse_lost_lines()
+            with self._metrics.open("ab", buffering=0) as file:
+                if file.write(line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise WritingError(
                 f"could not write to '{self._metrics}': {error.strerror}; make room or make it writable, then resume"
             ) from error
+        self._written_metrics.add(line)
+
+    def write(self, name: str, content: bytes | Mapping[str, Any]) -> None:
+        """Write a small file of the run, and remember its checksum for the seal."""
+        content = content if isinstance(content, bytes) else in_json(dict(content)).encode(errors="backslashreplace")
+        write_bytes(self.path / name, content)
+        self._written[name] = RunningHash(content).checksum
 
     @property
     def _metrics(self) -> Path:
@@ -161,23 +186,25 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return all records in order. Only a last line that a crash cut short is ignored."""
-        self.refuse_altered(METRICS)
-        return self._records()
+        return list(self.records())
 
-    def _records(self) -> list[dict[str, Any]]:
-        if not self._metrics.exists():
-            return []
-        *lines, _torn = self._metrics.read_bytes().split(b"\n")
-        return [self.record(number, line) for number, line in enumerate(lines, start=1)]
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield the records one after another, since millions of them would not fit into memory."""
+        self.refuse_altered(METRICS)
+        with suppress(FileNotFoundError), open_regular(self._metrics) as file:
+            for number, line in enumerate(file, start=1):
+                if line.endswith(b"\n"):
+                    yield self.record(number, line)
 
     def keep_until(self, step: int) -> None:
         """Drop the records after `step`, because a run resumed from a checkpoint will record them again."""
-        with turn(self.path):
-            kept = [record for record in self.metrics() if record["step"] <= step]
-            (self.path / SEAL).unlink(missing_ok=True)  # it would not match if a crash came between the two
-            flush_to_disk(self.path)
-            write_text(self._metrics, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
-            self.seal()
+        kept = [record for record in self.records() if record["step"] <= step]
+        text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept)
+        self.unseal(METRICS)  # its checksum would not match if a crash came between the two
+        flush_to_disk(self.path)
+        write_text(self._metrics, text)
+        self._written_metrics.begin(text.encode())
+        self.seal()
 
     @property
     def samples(self) -> list[dict[str, Any]]:
@@ -185,29 +212,78 @@ class RunFolder:
         return (read_sealed(self.path / SAMPLES) or {}).get("samples", [])
 
     def write_samples(self, samples: list[dict[str, Any]]) -> None:
-        write_json(self.path / SAMPLES, sealed({"samples": samples}))
+        write_sealed(self.path / SAMPLES, {"samples": samples})
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Finish the run. Its seal is written first, since a run with a summary is finished."""
         text = in_json(dict(summary))
-        checksums = self._checksums(SEALED)
-        checksums[SUMMARY] = hashlib.sha256(text.encode()).hexdigest()
-        write_json(self.path / SEAL, sealed(checksums))
+        write_sealed(self.path / SEAL, self._checksums() | {SUMMARY: RunningHash(text.encode()).checksum})
         flush_to_disk(self.path)
         write_text(self.path / SUMMARY, text)
         flush_to_disk(self.path)
 
     def seal(self) -> None:
         """Write down checksums of the unfinished run, whose metrics may grow."""
-        checksums: dict[str, Any] = self._checksums(SEALED)
+        checksums: dict[str, Any] = self._checksums()
         flush_to_disk(self.path)
         if METRICS in checksums:
             flush_to_disk(self._metrics)  # after a power cut the metrics have at least what the seal covers
-            checksums[LENGTH] = self._metrics.stat().st_size
-        write_json(self.path / SEAL, sealed(checksums))
+            checksums[LENGTH] = self._written_metrics.n_bytes
+        write_sealed(self.path / SEAL, checksums)
 
-    def _checksums(self, names: Iterable[str]) -> dict[str, Any]:
-        return {name: sha256_of(self.path / name) for name in names if (self.path / name).exists()}
+    def unseal(self, name: str) -> None:
+        """Drop a file from the seal of the others, as one that was set aside."""
+        self._written.pop(name, None)
+        seal = read_object(self.path / SEAL) or {}
+        if name in seal and seal_holds(seal):
+            write_sealed(self.path / SEAL, {key: seal[key] for key in seal if key not in (name, CHECKSUM)})
+
+    @cached_property
+    def _written(self) -> dict[str, str]:
+        """The checksums of small files as they were written, by this process or by those whose seal the run has."""
+        try:
+            seal = read_object(self.path / SEAL) or {}
+        except InputError:  # who resumes the run sets a damaged seal aside
+            return {}
+        return {name: seal[name] for name in SMALL if name in seal} if seal_holds(seal) else {}
+
+    @cached_property
+    def _written_metrics(self) -> RunningHash:
+        """A running hash of the metrics. Lines of earlier processes are first compared with their seal."""
+        self.refuse_altered(METRICS)
+        if not self.begun:
+            return RunningHash()
+        with open_regular(self._metrics) as file:
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        if whole != content:  # a crash left an incomplete last line, which a new record would continue
+            os.truncate(self._metrics, len(whole))
+        return RunningHash(whole)
+
+    def _checksums(self) -> dict[str, str]:
+        """Return the checksums of what was written. A small file that was not sealed before counts as it lies there."""
+        for name in SMALL:
+            if name not in self._written and (self.path / name).is_file():
+                self._written[name] = checksum_of(self.path / name)
+        self._refuse_lost_lines()
+        return self._written | ({METRICS: self._written_metrics.checksum} if self.begun else {})
+
+    def _refuse_lost_lines(self) -> None:
+        """Stop a run whose metrics are not what it wrote. What others have only appended is set aside."""
+        written = self._written_metrics
+        size = self._metrics.stat().st_size if self.begun else 0
+        if size == written.n_bytes:
+            return
+        if size < written.n_bytes or checksum_of(self._metrics, written.n_bytes) != written.checksum:
+            raise InputError(
+                f"'{self._metrics}' must be written by its run alone, and something else removed or changed lines; "
+                f"restore it, or 'attractor train --resume {shlex.quote(str(self.path))}' goes on with what is intact"
+            )
+        kept = set_aside(self._metrics)
+        with open_regular(kept) as file:
+            write_bytes(self._metrics, file.read(written.n_bytes))
+        text = f"something else appended to '{self._metrics}'; only its run's lines stay, and all are in {kept.name}"
+        warnings.warn(text, DamageWarning, stacklevel=4)
 
     @property
     def lacks_only_its_summary(self) -> bool:
@@ -236,17 +312,8 @@ class RunFolder:
             return []
         if not seal_holds(seal):
             return [SEAL]
-        sealed_names = [name for name in (names or seal) if name in seal and name not in (LENGTH, "checksum")]
-        return [name for name in sealed_names if self._checksum(name, seal) != seal[name]]
-
-    def _checksum(self, name: str, seal: Mapping[str, Any]) -> str | None:
-        path = self.path / name
-        if name != METRICS or LENGTH not in seal:
-            return sha256_of(path) if path.is_file() else None
-        if not path.is_file():
-            return None
-        with path.open("rb") as file:
-            return hashlib.sha256(file.read(seal[LENGTH])).hexdigest()
+        checksums = {name: seal[name] for name in (names or seal) if name in seal and name not in (LENGTH, CHECKSUM)}
+        return changed(self.path, checksums, {METRICS: seal[LENGTH]} if isinstance(seal.get(LENGTH), int) else {})
 
     def summary(self) -> dict[str, Any] | None:
         if not self.finished:
@@ -263,27 +330,6 @@ class RunFolder:
         if not isinstance(record, dict) or not {"step", "tokens"} <= record.keys():
             raise InputError(f"line {number} of '{self._metrics}' is damaged; restore the file or run again elsewhere")
         return record
-
-    def _drop_torn_line(self) -> None:
-        """Cut an incomplete last line that a crash left; otherwise a new record would continue it."""
-        if not self._metrics.exists():
-            return
-        with self._metrics.open("rb+") as file:
-            if file.seek(0, os.SEEK_END) == 0:
-                return
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.seek(0)
-                file.truncate(file.read().rfind(b"\n") + 1)
-
-
-def _write_at_end(path: Path, line: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    try:
-        if os.write(descriptor, line) != len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    finally:
-        os.close(descriptor)
 
 
 def find_runs(root: str | Path) -> list[RunFolder]:
@@ -312,30 +358,6 @@ def run_paths(folder: Path, skip_unreadable: bool = False) -> Iterator[Path]:
         for child in sorted(folder.iterdir()):
             if child.is_dir() and not child.is_symlink():  # a link may lead back to a folder above
                 yield from run_paths(child, skip_unreadable)
-
-
-def read_sealed(path: Path) -> dict[str, Any] | None:
-    """Return the content of an object with a checksum of its own, or None where there is no file. Files of earlier
-    versions have no checksum, and are read as they are."""
-    value = read_object(path)
-    if value is None or "checksum" not in value:
-        return value
-    if not seal_holds(value):
-        raise InputError(f"'{path}' is damaged: its content changed (checksum); restore it or make it anew")
-    return {name: content for name, content in value.items() if name != "checksum"}
-
-
-def read_object(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in a file, or None where there is no file."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        return None
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise InputError(f"'{path}' is damaged: it must hold one JSON object; restore it or run again elsewhere")
-    return value
 
 
 def _refuse_other_config(run: RunFolder, config: dict[str, Any]) -> None:

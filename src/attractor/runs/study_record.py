@@ -21,14 +21,16 @@ from functools import cached_property
 from os.path import normpath
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from attractor.errors import InputError, LeftOutWarning
-from attractor.files import plain, seal_holds, sealed
+from attractor.files import plain
+from attractor.files.seals import read_sealed, sealed, unsealed
 from attractor.runs import packed_record
 from attractor.runs.configuration import dotted_fields
 from attractor.runs.quantity import COMPUTED, LOSS_OF_VALIDATION, Number, Quantity
-from attractor.runs.run_folder import RunFolder, read_sealed
+from attractor.runs.run_folder import RunFolder
+from attractor.verdict.sequential_rows import SequentialRows
 
 POOL = "runs"
 STUDY_FILE = "study.json"
@@ -85,17 +87,23 @@ class Design:
     claims: tuple[str, ...] = ()
     command: str = ""
     margin: float | None = None  # the smallest difference that matters, in the unit of the first quantity
+    looks: tuple[int, ...] = ()  # numbers of pairs at which rows are tested, as planned; none: one test of all seeds
+
+    @property
+    def rivals(self) -> tuple[str, ...]:
+        """The rows that are compared with the baseline."""
+        return tuple(row for row in self.rows if row not in (self.baseline, self.control))
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "looks" or value}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
         values = _in_single_lines(dict(stored))
         values["quantities"] = tuple(Quantity(**fields) for fields in values["quantities"])
         values["published"] = tuple(Published(**fields) for fields in values["published"])
-        for name in ("rows", "columns", "seeds", "claims"):
-            values[name] = tuple(values[name])
+        for name in ("rows", "columns", "seeds", "claims", "looks"):
+            values[name] = tuple(values.get(name, ()) if name == "looks" else values[name])
         return cls(**values)
 
     def refuse_unequal_tokens(self, of_rows: Iterable[tuple[str, int | None]]) -> None:
@@ -226,6 +234,25 @@ class StudyRecord:
             return "nats"
         return "nats/byte" if all("bytes_per_token" in outcome.summary for outcome in self.outcomes) else "nats/token"
 
+    def sequential_rows(self) -> SequentialRows:
+        """Return the planned tests of the first quantity, with the runs so far. Of a study with one column."""
+        design, measure = self.design, self.design.quantities[0]
+        margin = 0.0 if design.margin is None else measure.as_compared(design.margin)
+        better: Literal["lower", "higher"] = "higher" if measure.better == "higher" and not measure.is_loss else "lower"
+        rows = SequentialRows.of_equal_shares(
+            design.baseline,
+            design.rivals,
+            design.seeds,
+            margin,
+            better=better,
+            looks=design.looks,
+            control=design.control,
+        )
+        for cell in self.cells:
+            for seed, number in cell.compared(measure).items():
+                rows.observe(cell.row, seed, number)
+        return rows
+
     def refuse_missing_quantities(self) -> None:
         """Refuse a quantity that no run has, a mistake in the design. One that only some runs lack leaves a gap."""
         outcomes = list(self.outcomes)
@@ -272,10 +299,7 @@ class StudyRecord:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
-        if "checksum" in stored and not seal_holds(stored):
-            raise InputError(
-                "the record does not have the content that was stored (checksum); restore it or store it anew"
-            )
+        stored = unsealed(stored, "the record")
         if stored.get("format") == packed_record.FORMAT:
             stored = packed_record.unpacked(stored)
         elif stored.get("format") != FORMAT:

@@ -11,9 +11,9 @@ A row with another number of steps keeps its share of warm-up and of evaluations
 
 from collections.abc import Callable, Mapping
 
+from attractor.console import with_prefix
 from attractor.errors import InputError, require
 from attractor.models.config import ModelConfig
-from attractor.numerals import with_prefix
 from attractor.train.config import TrainConfig
 from attractor.train.parts import training_flops_per_token, without_data
 

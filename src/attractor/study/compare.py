@@ -1,9 +1,11 @@
 """`attractor compare` is a study of one column of attention mechanisms, in settings of the user's choice."""
 
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from attractor.console import print_line
 from attractor.errors import require
 from attractor.runs.configuration import config_hash
 from attractor.runs.quantity import LOSS_OF_VALIDATION, Quantity
@@ -12,20 +14,21 @@ from attractor.study.budget import costs_in_words
 from attractor.study.study import CONTROL, Axis, Scale, Study, longer
 from attractor.tasks import Task
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.console import print_line
 from attractor.train.fit import Room
 from attractor.verdict.speedup import Speedup, effective_speedup
 
 DEFAULT_PRESETS = ("standard", "coupled-euler", "differential", "gated")
 SCALE = "own"
+SEEDS, MOST_SEEDS = 4, 8  # of a row, by default: without looks, and with them
 BUDGETS_OF_LADDER = (0.5, 2.0)  # steps of the further runs of the baseline, in units of the comparison's
 SPEED = Quantity("tok/s", "tokens_per_second")
 MEMORY = Quantity("memory", "peak_memory_bytes")
 
 
-def default_folder(base: TrainConfig, presets: tuple[str, ...]) -> Path:
-    """Return the folder of a comparison, which is the same with more seeds, so that these continue it."""
-    what = base.to_dict() | {"presets": presets, "seed": None}
+def default_folder(base: TrainConfig, presets: tuple[str, ...], **further: Any) -> Path:
+    """Return the folder of a comparison, which is the same with more seeds, so that these continue it. Each plan of
+    looks has a folder of its own, by the `further` settings that it rests on."""
+    what = base.to_dict() | {"presets": presets, "seed": None} | further
     return Path("runs") / f"compare-{config_hash(what)[:8]}"
 
 

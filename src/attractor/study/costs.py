@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from attractor.bench.costs import counts, timings
-from attractor.files import write_json
+from attractor.console import print_line
 from attractor.runs.machine import environment
 from attractor.runs.run_folder import ENVIRONMENT, RunFolder
 from attractor.study.launch import Job
 from attractor.train.config import Runtime
-from attractor.train.console import print_line
 from attractor.train.hardware import resolve_device
 
 
@@ -32,5 +31,5 @@ def carry_out_costs(kind: str, jobs: Sequence[Job], runtime: Runtime, console: C
         summaries = {path: times | {"device": device} for path, times in timings(cases, runtime).items()}
     for job in jobs:
         run = RunFolder.create(job.path, job.config.to_dict() | {"kind": kind})
-        write_json(run.path / ENVIRONMENT, environment())  # an earlier timing may be of another machine
+        run.write(ENVIRONMENT, environment())  # an earlier timing may be of another machine
         run.write_summary(summaries[str(job.path)])

@@ -38,6 +38,7 @@ IN_USE = 75  # the exit code of a run that another process carries out: nothing 
 
 
 WatchJobs = Callable[[Sequence["Job"], Sequence["Job"]], None]  # called with the running and the ended jobs
+Choose = Callable[[Sequence["Job"]], Sequence["Job"]]  # returns those of the jobs that are wanted, the next one first
 
 
 @dataclass(frozen=True)
@@ -124,10 +125,16 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def launch(jobs: Sequence[Job], n_workers: int, runtime: Runtime, watch: WatchJobs) -> dict[str, str]:
-    """Carry out all jobs, `n_workers` side by side, and return the failures by name."""
+def launch(
+    jobs: Sequence[Job],
+    n_workers: int,
+    runtime: Runtime,
+    watch: WatchJobs,
+    choose: Choose = lambda jobs: jobs,
+) -> dict[str, str]:
+    """Carry out all jobs that are wanted, `n_workers` side by side, and return the failures by name."""
     pool = ProcessPool(n_workers, lambda batch: fresh_processes().Process(target=carry_out, args=(batch, runtime)))
-    return pool.carry_out(jobs, watch)
+    return pool.carry_out(jobs, watch, choose=choose)
 
 
 # --- the base of all launchers --------------------------------------------------------------------------------------
@@ -142,22 +149,33 @@ class Pool(ABC):
         self.interrupted: list[Job] = []  # ended jobs that were stopped by a signal which this pool did not send
 
     def carry_out(
-        self, jobs: Sequence[Job], watch: WatchJobs, batches: Sequence[Sequence[Job]] | None = None
+        self,
+        jobs: Sequence[Job],
+        watch: WatchJobs,
+        batches: Sequence[Sequence[Job]] | None = None,
+        choose: Choose = lambda jobs: jobs,
     ) -> dict[str, str]:
         """Carry out the unfinished jobs, in these batches or one by one, and return the failures by name.
 
-        A signal stops the loop. Running jobs are saved, and the same call continues from there.
+        A signal stops the loop, and so does the moment from which no job is wanted. Running jobs are saved, and the
+        same call continues from there.
         """
         ended = [job for job in jobs if job.finished]
         finished = set(ended)
-        waiting = [[job] for job in jobs if job not in finished] if batches is None else list(batches)
+        one_by_one = [[job] for job in jobs if job not in finished]
+        waiting: list[Sequence[Job]] = [*(one_by_one if batches is None else batches)]
         with self, StopRequest() as stop:
-            while (waiting or self.batches) and stop.signal_number is None:
-                if waiting and self.has_room():
-                    self.start(waiting.pop(0))
-                else:
+            while stop.signal_number is None:
+                wanted = choose([job for batch in waiting for job in batch])
+                if wanted and self.has_room():
+                    batch = next(batch for batch in waiting if wanted[0] in batch)
+                    waiting.remove(batch)
+                    self.start(batch)
+                elif choose(self.running):
                     watch(self.running, ended)
                     ended += self.collect()
+                else:
+                    break
             under_way = self.running
             ended += self.stop()
             watch([], ended)

@@ -16,20 +16,18 @@ from rich.console import Console
 from torch import Tensor
 
 from attractor.analysis import attention_entropy, sink_mass, spectral_profile
+from attractor.attention.hooks import attention_maps
+from attractor.console import SignOfLife, in_time, print_line, run_progress
 from attractor.errors import InputError
-from attractor.files import sealed, write_json
+from attractor.files.seals import read_sealed, write_sealed
 from attractor.models.language_model import LanguageModel
-from attractor.numerals import in_time
-from attractor.runs.run_folder import RunFolder, read_sealed
+from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import HEATMAPS, PROBES_FILE
-from attractor.sign_of_life import SignOfLife
 from attractor.study.launch import Job
 from attractor.study.study import Probe
-from attractor.taps import attention_maps
 from attractor.tasks.text import TextTask
 from attractor.train import checkpoint
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.console import print_line, run_progress
 from attractor.train.evaluate import validate
 from attractor.train.hardware import on_device, resolve_device
 
@@ -86,7 +84,7 @@ def _probe_run(job: Job, probe: Probe, device: torch.device) -> None:
     with torch.no_grad():
         measured = probe.measure(model.to(device).eval(), job.config)
     probes = known | measured | {"done": [*known.get("done", []), probe.name]}
-    write_json(job.path / PROBES_FILE, sealed(probes))
+    write_sealed(job.path / PROBES_FILE, probes)
 
 
 def probes_of(job: Job) -> dict[str, Any]:

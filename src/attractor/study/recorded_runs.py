@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attractor.errors import InputError
-from attractor.files import sealed, temporary_path, write_json
-from attractor.runs.run_folder import RunFolder
+from attractor.files import temporary_path
+from attractor.files.seals import write_sealed
+from attractor.runs.run_folder import ENVIRONMENT, RunFolder
 from attractor.runs.study_record import PROBES_FILE, Outcome, StudyRecord
 from attractor.study.launch import Job
 from attractor.study.study import Probe
@@ -51,13 +52,13 @@ def _write_run(
 ) -> None:
     unfinished = temporary_path(job.path)
     run = RunFolder.create(unfinished, identity)
-    write_json(unfinished / "environment.json", environments)  # a list of the runs' values for each field
+    run.write(ENVIRONMENT, environments)  # a list of the runs' values for each field
     for line in _metrics(outcome, job.config.tokens_per_step):
         run.append(line)
     probes = dict(outcome.probes)
     if "done" in probes:
         probes["done"] = [name for name in probes["done"] if name not in again]
-    write_json(unfinished / PROBES_FILE, sealed(probes))
+    write_sealed(unfinished / PROBES_FILE, probes)
     run.write_summary(outcome.summary)
     try:
         unfinished.rename(job.path)

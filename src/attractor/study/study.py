@@ -31,7 +31,10 @@ from attractor.train.formulas import checksum_of_code
 CONTROL = "uniform"
 KINDS = ("training", "counts", "timing")
 # The fields of a study that its design has, too.
-IN_DESIGN = ("name", "title", "question", "source", "baseline", "budget", "quantities", "published", "claims", "margin")
+IN_DESIGN = (
+    *("name", "title", "question", "source", "baseline", "budget"),
+    *("quantities", "published", "claims", "margin", "looks"),
+)
 # "own" stands for settings of the user's choice, which decide no claim.
 SCALES = ("smoke", "laptop", "desk", "bench", "paper", "own")
 
@@ -155,6 +158,7 @@ class Study:
     published: tuple[Published, ...] = ()
     claims: tuple[str, ...] = ()
     margin: float | None = None  # the smallest difference that matters, in the unit of the first quantity
+    looks: tuple[int, ...] = ()  # numbers of pairs at which the rows of one column are tested; none: after all runs
     pretrained: "Study | None" = None  # a run starts from its run of the same row, seed and scale
     name: str = field(default="", compare=False)  # the name of the file
 

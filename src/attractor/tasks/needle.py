@@ -32,10 +32,13 @@ KEY, ANSWER, VALUE = 2, 3, 4  # places within a line; the value is asked for at 
 
 @dataclass(frozen=True)
 class Needle(TaskConfig):
+    """Recall a value from a line in real text; measured by accuracy."""
+
     kind = "needle"
 
     corpus: str = "stdlib-code"
     n_needles: int = 1
+    """lines with a key and a value; one of them is asked for"""
     least_gap: int = 0  # bytes between the last needle and the question, at least
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attractor.errors import require, unknown
-from attractor.fields import later
+from attractor.files.fields import later
 from attractor.tasks.epochs import Epochs, philox_draws, philox_key
 from attractor.tasks.task import NOT_SCORED, Batch, TaskConfig, numbered_batches
 
@@ -59,17 +59,28 @@ PLACES_APART = {"uniform": 1, "power": 2}
 
 @dataclass(frozen=True)
 class Recall(TaskConfig):
+    """Recall the values of keys seen before; measured by accuracy."""
+
     kind = "mqar"
 
     level: str = "easy"
-    length: int | None = None  # tokens of a sequence; None, here and below: the value of the level
+    """easy, medium, hard, or zoology-64 to zoology-512"""
+    length: int | None = None
+    """tokens per sequence; by default the level's"""
     n_pairs: int | None = None
-    symbols: int | None = None  # the vocabulary: keys are its first half, values its second
-    gap: str | None = None  # where queries stand: "uniform" or "power"
+    """pairs of a key and a value; by default the level's"""
+    symbols: int | None = None
+    """size of the vocabulary: keys are its first half, values its second; by default the level's"""
+    gap: str | None = None
+    """places of the queries: uniform or power; by default the level's"""
     power_a: float = 0.01
-    n_examples: int | None = None  # size of the training set; 0: drawn without end
-    least_gap: int = later(0)  # tokens behind the pairs that hold no query
-    delay: int = later(0)  # tokens from a queried key to the place where its value is asked for
+    """exponent of the power gap; smaller is earlier"""
+    n_examples: int | None = None
+    """training examples; 0 draws without end; by default the level's"""
+    least_gap: int = later(0)
+    """fewest tokens between pairs or needles and a question"""
+    delay: int = later(0)
+    """tokens from a queried key to its answer"""
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:

@@ -21,7 +21,7 @@ from attractor.corpus.shards import PreparedCorpus, Tokens, is_prepared
 from attractor.corpus.split import place, split_of
 from attractor.corpus.tokenizer import END_OF_TEXT, ByteTokenizer, Tokenizer
 from attractor.errors import InputError, unknown
-from attractor.fields import later
+from attractor.files.fields import later
 from attractor.tasks.order import Windows, check_length, evaluation_batches
 from attractor.tasks.task import Batch, TaskConfig
 
@@ -43,10 +43,14 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Text(TaskConfig):
+    """Predict the next token of a corpus; measured by perplexity."""
+
     kind = "text"
 
     corpus: str = "stdlib-code"
-    column: str | None = later(None)  # of a table; None: the column `text`, or else the only column of strings
+    """a named corpus, a file of text or a table, or a folder"""
+    column: str | None = later(None)
+    """column of a table that holds the text; by default 'text' or the only one"""
 
     def build(self, seq_len: int, seed: int) -> "TextTask":
         return TextTask(self.corpus, seq_len, seed, self.column)

@@ -40,14 +40,12 @@ from attractor.files import (
     flush_to_disk,
     follow_umask,
     in_json,
-    seal_holds,
-    sealed,
     set_aside,
-    sha256_of,
     write_json,
 )
+from attractor.files.seals import CHANGED, changed, checksum_of, read_sealed, seal_holds, write_sealed
 from attractor.runs.configuration import config_hash
-from attractor.runs.run_folder import RunFolder, read_sealed
+from attractor.runs.run_folder import RunFolder
 from attractor.train.distributed import placed_as
 
 # Later formats must seal their manifest in the same way, or a flipped byte could pass for a later format.
@@ -109,44 +107,29 @@ class DamagedCheckpointError(Exception):
     """A file of a checkpoint is missing or altered."""
 
 
-def save_checkpoint(folder: Path, weights: dict[str, Tensor], tensors: dict[str, Any], state: TrainState) -> Path:
+def save_checkpoint(run: RunFolder, weights: dict[str, Tensor], tensors: dict[str, Any], state: TrainState) -> Path:
     """Write the checkpoint of `state.step`. Under its final name it is never incomplete."""
-    temporary = begin_writing(folder, state.step)
+    folder = run.checkpoints
+    target = checkpoint_of(folder, state.step)
+    temporary = folder / f"{WRITING}{target.name}"
     with writing_errors(folder, state.step, temporary):
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, str(temporary / "model.safetensors"))
-        write_tensors(temporary / "optimizer.pt", tensors)
-        return finish_writing(folder, temporary, state)
-
-
-def begin_writing(folder: Path, step: int) -> Path:
-    """Create and return the hidden folder in which the checkpoint of a step is written."""
-    temporary = folder / f"{WRITING}{checkpoint_of(folder, step).name}"
-    with writing_errors(folder, step, temporary):
         restore_replaced(folder)
         for left_over in [path for start in HIDDEN for path in folder.glob(f"{start}*")]:  # of killed processes
             shutil.rmtree(left_over)
         temporary.mkdir(parents=True)
-        run = RunFolder(folder.parent, {})
         if not run.finished:
             run.seal()  # no power cut leaves a checkpoint without its metrics
-    return temporary
-
-
-def finish_writing(folder: Path, temporary: Path, state: TrainState) -> Path:
-    """Complete a checkpoint with its state and checksums, flush it to disk, and give it its final name."""
-    target = checkpoint_of(folder, state.step)
-    follow_umask(*temporary.glob("*.safetensors"))
-    write_json(temporary / "state.json", asdict(state))
-    files = sorted(temporary.iterdir())
-    manifest = {
-        "format": FORMAT,
-        "config_hash": _hash_of_run(folder),
-        "sha256": {path.name: sha256_of(path) for path in files},
-    }
-    write_json(temporary / MANIFEST, sealed(manifest))
-    for path in (*files, temporary):
-        flush_to_disk(path)
-    replace_checkpoint(temporary, target)
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, str(temporary / "model.safetensors"))
+        follow_umask(temporary / "model.safetensors")
+        write_tensors(temporary / "optimizer.pt", tensors)
+        write_json(temporary / "state.json", asdict(state))
+        files = sorted(temporary.iterdir())
+        checksums = {path.name: checksum_of(path) for path in files}
+        manifest = {"format": FORMAT, "config_hash": _hash_of_run(folder), "sha256": checksums}
+        write_sealed(temporary / MANIFEST, manifest)
+        for path in (*files, temporary):
+            flush_to_disk(path)
+        replace_checkpoint(temporary, target)
     return target
 
 
@@ -178,7 +161,7 @@ def mark_best(folder: Path, state: TrainState) -> None:
     if state.best_step is None:
         (folder / BEST).unlink(missing_ok=True)
     else:
-        write_json(folder / BEST, sealed({"step": state.best_step, "loss": state.best_loss}))
+        write_sealed(folder / BEST, {"step": state.best_step, "loss": state.best_loss})
 
 
 def best_checkpoint(folder: Path) -> Path | None:
@@ -292,12 +275,9 @@ def verify(path: Path) -> None:
             f"'{path}' must be a checkpoint of this run's configuration {here}, and it is one of {there}; "
             "move it back to the run it came from"
         )
-    for name, digest in manifest["sha256"].items():
-        file = path / name
-        if not file.exists():
-            raise DamagedCheckpointError(f"'{file}' is missing")
-        if sha256_of(file) != digest:
-            raise DamagedCheckpointError(f"'{file}' does not have the content that was written (checksum)")
+    for name in changed(path, manifest["sha256"]):
+        fault = CHANGED if (path / name).exists() else "is missing"
+        raise DamagedCheckpointError(f"'{path / name}' {fault}")
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -309,7 +289,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, AttributeError) as error:
         raise DamagedCheckpointError(f"'{path}' is missing or unreadable") from error
     if not intact:
-        raise DamagedCheckpointError(f"'{path}' does not have the content that was written (checksum)")
+        raise DamagedCheckpointError(f"'{path}' {CHANGED}")
     return manifest
 
 

@@ -7,14 +7,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
+from attractor.console import waiting
 from attractor.corpus.data_paths import locate
 from attractor.errors import InputError, not_installed, require, require_count, unknown
-from attractor.fields import PrintsChanges, later, require_types, stored_fields
+from attractor.files.fields import PrintsChanges, later, require_types, stored_fields
 from attractor.models import FAMILIES, SIZES, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.families import model_config
 from attractor.models.language_model import LanguageModel
-from attractor.sign_of_life import waiting
 from attractor.tasks import TASKS, Task, TaskConfig
 from attractor.tasks.glue.task import Glue
 from attractor.tasks.recall import Recall
@@ -44,40 +44,71 @@ LAPTOP = TransformerConfig(
 
 @dataclass(frozen=True)
 class TrainConfig(PrintsChanges):
-    """All that determines a run. None switches an option off unless its comment says otherwise."""
+    """All that determines a run. None switches an option off unless its help, the docstring below it, says more."""
 
     model: ModelConfig[LanguageModel] = LAPTOP
     task: TaskConfig = field(default_factory=Text)
+    """text, mqar, needle, sudoku or glue"""
     seed: int = 0
-    start: str | None = None  # start from the best weights of this run, or of the counterpart in this comparison
+    """seed of initial weights and of the data's order"""
+    start: str | None = None
+    """run folder whose best weights are the start"""
     n_steps: int = 560
-    batch_size: int = 8  # sequences per optimizer step
-    accumulation: int = 1  # micro-batches per step
+    """optimizer steps"""
+    batch_size: int = 8
+    """sequences per step; auto: in pieces that fit"""
+    accumulation: int = 1
+    """micro-batches that make up a step"""
     seq_len: int = 64
+    """tokens per sequence"""
     lr: float = 5e-3
+    """peak learning rate"""
     schedule: str = "cosine"
+    """rate after warm-up: cosine or constant"""
     warmup_steps: int = 56
+    """steps of linear warm-up; keeps its share of n_steps"""
     betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.1  # of matrices; vectors and scalars do not decay
-    optimizer: str = later("adamw")  # or muon: Muon for hidden matrices, AdamW for the rest
-    muon_per_head: bool = later(True)  # Muon orthogonalises query and key matrices head by head, not whole
-    quack: float | None = later(None)  # tau of QuacK
+    """the two averaging rates of AdamW"""
+    weight_decay: float = 0.1
+    """decay of matrices; vectors and scalars have none"""
+    optimizer: str = later("adamw")
+    """adamw, or muon for hidden matrices"""
+    muon_per_head: bool = later(True)
+    """Muon orthogonalises query and key matrices head by head, not whole"""
+    quack: float | None = later(None)
+    """tau of QuacK, which slows heads whose logits may grow; by default off"""
     quack_norm: str = later("frobenius")
-    qk_rate: float | None = later(None)  # factor on the learning rate of query and key weights
-    qk_clip: float | None = later(None)  # the largest logit that QK-clip allows
-    regularizer: str | None = later(None)  # spectral, energy-single or energy-multi: a penalty on attention's weights
-    regularizer_weight: float | None = later(None)  # factor on the penalty in the loss; None: the published one
-    gate_lr: float | None = later(None)  # learning rate of gates that start closed; None: lr
-    ema: float | None = later(None)  # decay of an average of the weights, which is validated and stored
-    ema_every: int = later(1)  # steps between updates of that average
-    clip: float | None = 1.0  # largest norm of the gradient
+    """norm that QuacK measures: frobenius or spectral"""
+    qk_rate: float | None = later(None)
+    """factor on the rate of query and key weights; by default 1"""
+    qk_clip: float | None = later(None)
+    """largest logit that QK-clip leaves; by default off"""
+    regularizer: str | None = later(None)
+    """penalty on attention's weights: spectral, energy-single or energy-multi; by default off"""
+    regularizer_weight: float | None = later(None)
+    """weight of the regularizer in the loss; by default as published"""
+    gate_lr: float | None = later(None)
+    """learning rate of gates that start closed; by default lr"""
+    ema: float | None = later(None)
+    """decay of averaged weights, which are then validated and stored; by default off"""
+    ema_every: int = later(1)
+    """steps between updates of the averaged weights"""
+    clip: float | None = 1.0
+    """largest norm of the gradient; None: unclipped"""
     precision: str = "fp32"
+    """fp32, bf16 or fp16"""
     activation_checkpointing: bool = False
-    recompute: str = later("blocks")  # what activation checkpointing recomputes: whole blocks, or cheap operations
+    """recompute activations in the backward pass, for memory"""
+    recompute: str = later("blocks")
+    """recompute whole blocks (blocks), or only what is cheap (cheap)"""
     compile: bool = False
+    """compile the model with torch.compile"""
     eval_every: int = 80
-    eval_batches: int | None = 32  # validation batches; None: all of them
-    max_bad_steps: int = 10  # non-finite steps in a row after which the run stops
+    """steps between evaluations"""
+    eval_batches: int | None = 32
+    """batches of an evaluation; None: all"""
+    max_bad_steps: int = 10
+    """non-finite steps in a row after which a run stops"""
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -260,19 +291,32 @@ class Runtime(PrintsChanges):
     Its state, its metrics and its summary then say so.
     """
 
-    device: str = "auto"  # a device by torch's name; auto: cuda if there is a GPU, else cpu
-    threads: int | None = None  # CPU threads; None: torch's choice
-    log_every: int = 10  # steps between records of the loss
-    save_every: int = 500  # steps between checkpoints; the end and Ctrl-C write one, too
-    keep: int = 2  # newest checkpoints that are kept, beside the best and the last good one
-    telemetry_every: int | None = 50  # steps between measurements on the probe; None: no measurements
-    tensorboard: bool = False  # write TensorBoard's files, too
-    parallel: str = "ddp"  # each of several processes holds the whole model; or fsdp: a part of every tensor
-    collective_timeout: float = 600.0  # seconds that the processes of one run wait for one another
-    cuda_graphs: bool = False  # replay a compiled loss, for steps that take longer to launch than to compute
-    on_divergence: str = "stop"  # after max_bad_steps; or rollback: to the last good checkpoint, with other data
+    device: str = "auto"
+    """cpu, cuda or auto (cuda where there is a GPU)"""
+    threads: int | None = None
+    """CPU threads of each run; by default automatic"""
+    log_every: int = 10
+    """steps between lines of metrics"""
+    save_every: int = 500
+    """steps between checkpoints; the end and Ctrl-C write one, too"""
+    keep: int = 2
+    """newest checkpoints kept, besides the best and the last good one"""
+    telemetry_every: int | None = 50
+    """steps between looks at attention's logits; None: off"""
+    tensorboard: bool = False
+    """also write TensorBoard's files into the run folder"""
+    parallel: str = "ddp"
+    """how several processes share a model: ddp (each holds all of it) or fsdp (a part of every tensor)"""
+    collective_timeout: float = 600.0
+    """seconds that processes of one run wait for one another"""
+    cuda_graphs: bool = False
+    """replay a compiled loss, for steps that take longer to launch than to compute"""
+    on_divergence: str = "stop"
+    """after max_bad_steps, stop, or rollback to the last good checkpoint and go on with other data"""
     max_rollbacks: int = 3
-    save_every_minutes: float | None = 10.0  # most minutes between checkpoints; None: no limit
+    """times that a run may go back before it stops"""
+    save_every_minutes: float | None = 10.0
+    """minutes without a checkpoint after which one is written; None: never"""
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -439,4 +483,22 @@ RECIPES: dict[str, TrainConfig] = {
         eval_every=1_000,
         **PLAIN,
     ),
+}
+
+# What `attractor list` says of each of these.
+ABOUT_RECIPES = {
+    "laptop": "a small model on text: a minute on two cores",
+    "small": "CoupledQK's training of its small model",
+    "medium": "CoupledQK's training of its medium model",
+    "large": "CoupledQK's training of its large model",
+    "mqar": "CoupledQK's associative recall",
+    "glue": "CoupledQK's fine-tuning on SST-2",
+    "1b": "QuacK's training at a high rate with Muon",
+    "fast-slow": "FastSlow's training of its small model",
+    "sudoku": "Sudoku with an iterated model (Jacobians)",
+    "akorn": "Sudoku with AKOrN, as its authors train it",
+    "prenorm": "Sudoku with the iterated model of AKOrN's authors",
+    "recursive": "Sudoku with a recursive model (TRM)",
+    "solver": "Sudoku with a small recursive model, for one core",
+    "psiqrh": "PsiQRH's training of its language model",
 }

@@ -1,31 +1,13 @@
 """The live console of one run: progress, time left, throughput, loss, memory, MFU."""
 
 import math
-import time
-from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column
+from rich.progress import Progress, TaskID
 
-from attractor.numerals import in_bytes, in_time, with_prefix
+from attractor.console import in_bytes, in_time, now_and_then, print_line, run_progress, with_prefix
 from attractor.train.display import Display
-
-SECONDS_BETWEEN_LINES = 30.0
-
-
-def run_progress(console: Console) -> Progress:
-    """Return a progress bar with steps, the time left and the latest numbers. The bar shrinks in a narrow terminal."""
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(table_column=Column(no_wrap=True)),
-        TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
-        TextColumn("{task.fields[numbers]}", markup=False),
-        console=console,
-        refresh_per_second=4,
-    )
 
 
 def in_numbers(record: dict[str, Any]) -> str:
@@ -48,30 +30,10 @@ def shown(loss: float | None) -> str:
     return "not finite" if loss is None or not math.isfinite(loss) else f"{loss:.3f}"
 
 
-def print_line(console: Console, text: str) -> None:
-    """Print a line. A terminal breaks it between words; a file holds it in one line."""
-    console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
-
-
 def time_left(progress: Progress, bar: TaskID | None) -> str:
     """Return the time left for a line of a log, or nothing while it is unknown; a live bar shows it anyway."""
     remaining = next((task.time_remaining for task in progress.tasks if task.id == bar), None)
     return f"  {in_time(remaining)} left" if remaining else ""
-
-
-def now_and_then() -> Callable[[], bool]:
-    """Return a function that says whether a log may have another line: at most one in SECONDS_BETWEEN_LINES."""
-    latest = time.monotonic()
-
-    def due() -> bool:
-        nonlocal latest
-        now = time.monotonic()
-        if now - latest < SECONDS_BETWEEN_LINES:
-            return False
-        latest = now
-        return True
-
-    return due
 
 
 class LiveConsole(Display):

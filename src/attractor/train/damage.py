@@ -4,13 +4,13 @@ Nothing is deleted. A damaged file keeps its content under a name that ends in `
 checkpoint (`checkpoint.newest_intact`).
 """
 
-import json
 from pathlib import Path
 
 from attractor.errors import InputError
-from attractor.files import sealed, set_aside, write_json, write_text
+from attractor.files import open_regular, set_aside, write_bytes
+from attractor.files.seals import CHANGED, read_object, read_sealed
 from attractor.runs.machine import environment
-from attractor.runs.run_folder import ENVIRONMENT, METRICS, SEAL, SUMMARY, RunFolder, read_object, read_sealed
+from attractor.runs.run_folder import ENVIRONMENT, METRICS, SEAL, SUMMARY, RunFolder
 from attractor.train.checkpoint import BEST, mark_best, newest_intact, state_of
 
 OBJECTS = (SEAL, SUMMARY, ENVIRONMENT, "probes.json", "samples.json", f"checkpoints/{BEST}")
@@ -21,7 +21,8 @@ def is_intact(run: RunFolder) -> bool:
     """Return whether all small files of a run can be read and are those that were sealed."""
     try:
         run.refuse_altered()
-        run.metrics()
+        for _ in run.records():
+            pass
         for name in OBJECTS:
             _read(run.path / name)
     except InputError:
@@ -31,10 +32,10 @@ def is_intact(run: RunFolder) -> bool:
 
 def set_damage_aside(run: RunFolder) -> list[str]:
     """Set aside every damaged small file of a run that this process holds, and return a line about each of them."""
-    lines = [line for name in OBJECTS for line in _object_aside(run.path / name)]
+    lines = [line for name in OBJECTS for line in _object_aside(run, run.path / name)]
     lines += [*_metrics_aside(run), *_best_of_finished(run), *_changed_aside(run)]
     if not run.finished and not (run.path / ENVIRONMENT).exists():
-        write_json(run.path / ENVIRONMENT, environment())
+        run.write(ENVIRONMENT, environment())
     return lines
 
 
@@ -42,13 +43,15 @@ def _read(path: Path) -> None:
     read_object(path) if path.name == SEAL else read_sealed(path)
 
 
-def _object_aside(path: Path) -> list[str]:
+def _object_aside(run: RunFolder, path: Path) -> list[str]:
     try:
         _read(path)
         return []
     except InputError as error:
-        fault = "its content changed" if "changed" in str(error) else "the file must hold one JSON object"
-    return [f"{path.name}: {fault}; it is kept as {set_aside(path).name}{_consequence(path.name)}"]
+        fault = "its content changed" if CHANGED in str(error) else "the file must hold one JSON object"
+    kept = set_aside(path).name
+    run.unseal(path.name)
+    return [f"{path.name}: {fault}; it is kept as {kept}{_consequence(path.name)}"]
 
 
 def _consequence(name: str) -> str:
@@ -60,19 +63,19 @@ def _metrics_aside(run: RunFolder) -> list[str]:
     path = run.path / METRICS
     if not path.exists():
         return []
-    *whole, _torn = path.read_bytes().split(b"\n")
+    with open_regular(path) as file:
+        *whole, _torn = file.read().split(b"\n")
     intact = []
     for number, line in enumerate(whole, start=1):
         try:
-            intact.append(json.dumps(run.record(number, line), ensure_ascii=False) + "\n")
+            run.record(number, line)
         except InputError:
             continue
+        intact.append(line + b"\n")
     if len(intact) == len(whole):
         return []
     kept = set_aside(path)
-    write_text(path, "".join(intact))
-    if not run.finished:
-        run.seal()
+    write_bytes(path, b"".join(intact))
     return [f"{METRICS}: {len(whole) - len(intact)} of {len(whole)} lines are damaged; the file is kept as {kept.name}"]
 
 
@@ -98,21 +101,16 @@ def _changed_aside(run: RunFolder) -> list[str]:
     if run.altered() == [SEAL]:
         return [f"{SEAL}: its content changed; it is kept as {set_aside(run.path / SEAL).name}"]
     lines = []
-    for name in run.altered():
+    for name in () if run.lacks_only_its_summary else run.altered():
         if name in REPLACEABLE or (name == METRICS and not run.finished):
-            if (run.path / name).exists():
-                kept = set_aside(run.path / name).name
-                lines.append(f"{name}: its content changed; it is kept as {kept}{_consequence(name)}")
-            _unseal(run, name)
+            path, fault = run.path / name, "the file is gone"
+            if path.exists():
+                fault = f"its content changed; it is kept as {set_aside(path).name}"
+            lines.append(f"{name}: {fault}{_consequence(name)}")
+            run.unseal(name)
     if altered := run.altered():
         lines.append(
             f"reports leave the run out: {', '.join(altered)} of '{run.path}' changed since the run was sealed, and "
             "nobody can tell which part is right; restore it from a copy, or train the run anew elsewhere"
         )
     return lines
-
-
-def _unseal(run: RunFolder, name: str) -> None:
-    """Drop a file that was set aside from the seal of the others."""
-    seal = read_object(run.path / SEAL) or {}
-    write_json(run.path / SEAL, sealed({key: value for key, value in seal.items() if key not in (name, "checksum")}))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from attractor.evaluating import evaluating
+from attractor.attention.evaluating import evaluating
 from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.kernels.precision import autocast
 from attractor.models.language_model import LanguageModel

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
+from attractor.console import in_bytes
 from attractor.errors import InputError
-from attractor.numerals import in_bytes
 from attractor.train.calibrate import CalibrationError, OutOfMemory, calibrate
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.distributed import World

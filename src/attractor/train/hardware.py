@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attractor.console import in_time
 from attractor.errors import InputError
 from attractor.kernels.precision import HALF_PRECISIONS
 from attractor.kernels.wide_products import has_instructions
-from attractor.numerals import in_time
 from attractor.tasks import Batch
 from attractor.train.distributed import World
 from attractor.train.heap import give_back_freed_memory

@@ -35,8 +35,8 @@ from torch.optim.adamw import adamw
 
 from attractor.attention import Attention
 from attractor.errors import InputError, require, unknown
-from attractor.parameters import is_matrix
 from attractor.train.distributed import is_spread
+from attractor.train.parameters import is_matrix
 
 if TYPE_CHECKING:
     from attractor.control.views import Rows

@@ -186,7 +186,7 @@ class Checkpoints:
     def _write(self, weights: dict[str, Any], tensors: dict[str, Any]) -> None:
         """Write a checkpoint, mark it if it is the best, and remove the old ones."""
         state = self.learner.state
-        checkpoint.save_checkpoint(self.folder.checkpoints, weights, tensors, state)
+        checkpoint.save_checkpoint(self.folder, weights, tensors, state)
         if state.best_step == state.step:
             checkpoint.mark_best(self.folder.checkpoints, state)
         checkpoint.drop_old(self.folder.checkpoints, self.learner.runtime.keep, state)

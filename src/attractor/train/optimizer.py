@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from attractor.parameters import parameter_groups
 from attractor.train.config import TrainConfig
 from attractor.train.distributed import placed_as
+from attractor.train.parameters import parameter_groups
 
 
 def optimizer_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:

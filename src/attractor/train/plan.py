@@ -16,9 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from attractor.console_table import console_table
+from attractor.console import console_table, in_bytes, in_time, with_prefix
 from attractor.errors import require
-from attractor.numerals import in_bytes, in_time, with_prefix
 from attractor.runs.configuration import config_differences
 from attractor.tasks import Task
 from attractor.tasks.text import TextTask

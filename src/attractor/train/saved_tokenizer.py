@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-from attractor.corpus.tokenizer import Tokenizer, restore
+from attractor.corpus.tokenizer import Tokenizer, load_tokenizer, restore
 from attractor.corpus.tokenizer_settings import SETTINGS_FILE, TokenizerSettings
 from attractor.errors import InputError
-from attractor.files import write_bytes
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks import Task
-from attractor.tasks.glue import GlueTask
+from attractor.tasks.glue import Glue, GlueTask
 from attractor.tasks.text import Text, TextTask, tokenizer_of
 from attractor.train.config import TrainConfig
 
@@ -21,13 +20,12 @@ def save_tokenizer(folder: RunFolder, task: Task, start: Path | None = None) -> 
     """Save the tokenizer, and for text in the tokens of the run `start` also its settings.
 
     The end of a document in training then also ends generated text."""
-    path = folder.path / TOKENIZER_FILE
-    if isinstance(task, TextTask | GlueTask) and not path.exists():
+    if isinstance(task, TextTask | GlueTask) and not (folder.path / TOKENIZER_FILE).exists():
         tokenizer = task.tokenizer if isinstance(task, GlueTask) else task.corpus.tokenizer
         settings = None if start is None or isinstance(task, GlueTask) else saved_settings(start)
         if settings is not None and settings.definition == tokenizer.definition:
-            write_bytes(folder.path / SETTINGS_FILE, settings.stopping_at(tokenizer.end_of_text).stored())
-        write_bytes(path, tokenizer.definition)
+            folder.write(SETTINGS_FILE, settings.stopping_at(tokenizer.end_of_text).stored())
+        folder.write(TOKENIZER_FILE, tokenizer.definition)
 
 
 def saved_tokenizer(folder: RunFolder) -> Tokenizer | None:
@@ -55,3 +53,12 @@ def tokenizer_of_run(folder: RunFolder) -> Tokenizer:
             "model's tokenizer.json beside its weights and import it anew"
         )
     return tokenizer_of(task.corpus)
+
+
+def tokenizer_to_export(folder: RunFolder, config: TrainConfig) -> Tokenizer | None:
+    """Return the tokenizer of a run; None where its tokens are no text, as those of a puzzle."""
+    if (saved := saved_tokenizer(folder)) is not None:
+        return saved
+    if isinstance(config.task, Text):  # for an imported model without a tokenizer, bytes would be a guess
+        return None if config.task.corpus.startswith(ELSEWHERE) else tokenizer_of_run(folder)
+    return load_tokenizer(config.task.glue_tokenizer) if isinstance(config.task, Glue) else None

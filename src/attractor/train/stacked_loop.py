@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from attractor.errors import InputError, RunInterrupted
-from attractor.files import write_json
-from attractor.parameters import parameter_groups
+from attractor.runs.run_folder import ENVIRONMENT
 from attractor.tasks import Batch
 from attractor.train.config import TrainConfig
 from attractor.train.evaluate import Evaluation, validate
@@ -28,6 +27,7 @@ from attractor.train.hardware import on_device
 from attractor.train.heap import freed_memory_kept
 from attractor.train.interrupt import StopRequest
 from attractor.train.loop import Run
+from attractor.train.parameters import parameter_groups
 from attractor.train.parts import without_data
 from attractor.train.stacked import NUMBERS, Stack
 
@@ -92,7 +92,7 @@ class StackedRun(Run):
 
     def join(self, training: "StackedTraining", row: int) -> None:
         self.training, self.row, self.memory = training, row, training.memory
-        write_json(self.folder.path / "environment.json", self.folder.environment | {"stacked": len(training.runs)})
+        self.folder.write(ENVIRONMENT, self.folder.environment | {"stacked": len(training.runs)})
         self.folder.seal()
         if self.divergence is not None and self.state.step >= self.config.n_steps:
             self.stopped = self.why_stopped  # no step is left in which it could recover

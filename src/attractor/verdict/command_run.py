@@ -41,15 +41,6 @@ def require_command(field: str, command: str, shell: bool) -> None:
         raise InputError(f"{field} must be words as a shell reads them, got {command!r}: {error}; quote it") from error
 
 
-def require_pattern(value: str) -> None:
-    try:
-        groups = re.compile(value).groups
-    except re.error as error:
-        raise InputError(f"value must be a regular expression, got {value!r}: {error}; as 'loss: ([0-9.]+)'") from error
-    rule = "a regular expression with one group, which holds the number"
-    require(groups == 1, "value", rule, value, "as 'loss: ([0-9.]+)', and (?:...) where a group holds no number")
-
-
 def last_value(log: Path, pattern: str) -> tuple[float | None, str]:
     """Return the number of the last match in a log, or None and the reason why there is no number.
 

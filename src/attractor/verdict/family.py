@@ -110,14 +110,10 @@ def p_at_looks(
     so_far = [mean_estimate(numbers[:look]) for look in looks if look <= len(numbers)]
     if not so_far:
         return None, None
-    p = p_over_looks([_or_one(estimate.p()) for estimate in so_far], looks)
+    p = p_over_looks([estimate.p() for estimate in so_far], looks)
     if margin is None:
         return p, None
-    return p, p_over_looks([_or_one(estimate.p_within(margin)) for estimate in so_far], looks, two_sided=False)
-
-
-def _or_one(p: float | None) -> float:
-    return 1.0 if p is None else p
+    return p, p_over_looks([estimate.p_within(margin) for estimate in so_far], looks, two_sided=False)
 
 
 def _error_rate(level: float) -> float:
@@ -170,7 +166,7 @@ def _estimate(comparison: Comparison, of_row: Summary, variance: float, d: float
     if comparison.design == "one run a row":  # a prediction interval, under equal spread
         spread, m = baseline.standard_deviation or 0.0, baseline.n
         return Estimate(of_row.mean - baseline.mean, spread * math.sqrt(1 + 1 / m), m - 1, m + 1, 1 / (m + 1))
-    return welch_estimate(replace(of_row, standard_deviation=math.sqrt(variance)), baseline, d)
+    return welch_estimate(Summary(of_row.mean, math.sqrt(variance), n), baseline, d)
 
 
 def _p_values(comparison: Comparison, estimate: Estimate, looks: tuple[int, ...]) -> tuple[float | None, float | None]:

@@ -23,6 +23,7 @@ from attractor.tables import (
     parse_table,
     read_content,
     stack,
+    suffix_of,
 )
 
 NUMBER = r"([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+|nan|inf(?:inity)?))"
@@ -81,12 +82,45 @@ def _table(path: Path, text: str) -> Table | None:
     first, _, rest = text.lstrip().partition("\n")
     if not text.strip():
         return None
-    if path.suffix.lower() not in TABLE_SUFFIXES and first[:1] not in ("{", "["):
+    if suffix_of(path) not in TABLE_SUFFIXES and first[:1] not in ("{", "["):
         delimiter = delimiter_of(text)
         n_cells = [line.count(delimiter) for line in (first, rest.partition("\n")[0])]
         if not n_cells[0] or n_cells[0] != n_cells[1] or re.search(r"[\d:]", first):
             return None
     return parse_table(path, text.encode())
+
+
+def _first_cells(path: Path, text: str) -> list[str]:
+    """Return the cells of the first line of a table."""
+    first = text.lstrip().partition("\n")[0] if suffix_of(path) in TABLE_SUFFIXES else ""
+    return [cell.strip(' "\r') for cell in first.split(delimiter_of(text))]
+
+
+def _wide(path: Path, text: str) -> Table | None:
+    """Read a table with a column of row names and one column for each seed, called `seed 0`, `s0` or `0`."""
+    seeds = [re.fullmatch(r"(?:seed|s)?[-_= ]?(\d+)", name, re.IGNORECASE) for name in _first_cells(path, text)[1:]]
+    if len(seeds) < 2 or not all(seeds):
+        return None
+    (first, rows), *columns = parse_table(path, text.encode()).columns.items()
+    if first in rows or all(re.fullmatch(NUMBER, str(row), re.IGNORECASE) for row in rows):
+        return None
+    parts = [
+        {"row": rows, "seed": [seed[1]] * len(rows), "value": cells}
+        for seed, (_, cells) in zip(seeds, columns, strict=True)
+        if seed is not None
+    ]
+    return stack([Table(part, ((path, len(rows)),)) for part in parts])
+
+
+def _headerless(path: Path, text: str) -> Table | None:
+    """Read a table whose first line has a fraction and at most one text. The text is taken for the row, a whole number
+    for the seed and the fraction for the value, if there is only one of each."""
+    cells = _first_cells(path, text)
+    kinds = ["seed" if cell.isdigit() else "value" if re.fullmatch(NUMBER, cell, re.I) else "row" for cell in cells]
+    if "value" not in kinds or kinds.count("row") > 1:
+        return None
+    names = kinds if len(set(kinds)) == len(kinds) else [f"column {n}" for n in range(1, len(kinds) + 1)]
+    return parse_table(path, "\n".join([delimiter_of(text).join(names), text]).encode())
 
 
 def _wandb_chart(path: Path, text: str) -> Table | None:
@@ -161,7 +195,7 @@ def _log(pattern: str) -> Callable[[Path, str], Table | None]:
     expression = re.compile(pattern, re.IGNORECASE)
 
     def read(path: Path, text: str) -> Table | None:
-        if path.suffix.lower() in TABLE_SUFFIXES:
+        if suffix_of(path) in TABLE_SUFFIXES:
             return None
         lines = [match.groupdict() for match in expression.finditer(text)]
         if not lines:
@@ -251,5 +285,7 @@ FORMATS: tuple[tuple[str, Callable[[Path, str], Table | None], bool], ...] = (
     ("chart of W&B", _wandb_chart, False),
     ("results of a loop of ideas", _autoresearch, False),
     *((name, _log(pattern), True) for name, pattern in LOGS.items()),
+    ("table with a column for each seed", _wide, False),
+    ("table, taken to have no header line", _headerless, False),
     ("table", _table, False),
 )

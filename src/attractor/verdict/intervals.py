@@ -98,7 +98,7 @@ class Estimate:
         return float(stdtr(self.degrees_of_freedom, -statistic))
 
     def p(self) -> float | None:
-        """Return the two-sided p value of "no difference"."""
+        """Return the two-sided p value of "the truth is zero"; None where the test is undefined."""
         statistic = self.statistic()
         return None if statistic is None else min(1.0, 2 * self.chance_above(abs(statistic)))
 
@@ -180,14 +180,31 @@ def seed_differences(of: Mapping[int, float], against: Mapping[int, float]) -> d
     seeds = sorted(of.keys() & against.keys())
     if not seeds:
         raise InputError(f"a paired difference needs common seeds: {sorted(of)} and {sorted(against)} share none")
-    return {seed: _difference(float(of[seed]), float(against[seed])) for seed in seeds}
+    pairs = ([values[seed] for seed in seeds] for values in (of, against))
+    return dict(zip(seeds, differences_as_written(*pairs), strict=True))
 
 
-def _difference(of: float, against: float) -> float:
-    """Subtract as written: 2.0501 - 2.0500 is 0.0001, as 2.0500 - 2.0499 is, without the rounding of the operands."""
-    if not math.isfinite(of) or not math.isfinite(against):
-        return of - against
-    return float(Decimal(repr(of)) - Decimal(repr(against)))
+def differences_as_written(of: Sequence[float], against: Sequence[float]) -> list[float]:
+    """Subtract decimal numbers: 2.0501 - 2.0500 is 0.0001, as 2.0500 - 2.0499 is, without rounding the operands."""
+    if len(of) > 100:  # of numbers with few decimals, whole numbers of millionths are exact, and faster
+        numbers = np.array([of, against])
+        millionths = np.round(numbers * 1e6)
+        if (np.abs(millionths) < 1e15).all() and (millionths / 1e6 == numbers).all():
+            return ((millionths[0] - millionths[1]) / 1e6).tolist()
+    return [
+        float(Decimal(repr(a)) - Decimal(repr(b))) if math.isfinite(a) and math.isfinite(b) else a - b
+        for a, b in zip(map(float, of), map(float, against), strict=True)
+    ]
+
+
+def correlation(of: Sequence[float], against: Sequence[float]) -> float | None:
+    """Return the correlation of pairs; None for fewer than three, or where one side has no spread."""
+    if len(of) < 3 or any(min(values) == max(values) for values in (of, against)):
+        return None
+    pairs = np.array([of, against])
+    a, b = pairs - pairs.mean(1, keepdims=True)
+    size = math.sqrt(a @ a) * math.sqrt(b @ b)
+    return float(a @ b) / size if 0 < size < math.inf else None
 
 
 def paired_difference(of: Mapping[int, float], against: Mapping[int, float], level: float = 0.95) -> Interval:

@@ -14,7 +14,7 @@ import numpy as np
 
 from attractor.errors import InputError, require, unknown
 from attractor.verdict.family import Comparison, judge_family, p_at_looks
-from attractor.verdict.intervals import seed_differences
+from attractor.verdict.intervals import correlation, differences_as_written
 from attractor.verdict.observations import Observations, ObservedRun, Seed
 from attractor.verdict.outcome import Design, Verdict, Verdicts
 from attractor.verdict.sequential import Sequential
@@ -46,10 +46,10 @@ def judge_observations(
         raise InputError("the table must have at least one run, and has none; check the file and its columns")
     notes: list[str] = []
     if lower_is_better is None:
-        lower_is_better = not any(part in observations.value.lower() for part in HIGHER_IS_BETTER)
-        notes.append(f"{'Lower' if lower_is_better else 'Higher'} {observations.value} is taken to be better.")
-    chosen, said = at_step(observations, at, lower_is_better)
-    notes += said
+        lower_is_better, said = better_side(observations.value)
+        notes.append(said)
+    chosen, of_step = at_step(observations, at, lower_is_better)
+    notes += of_step
     if against is not None:
         baseline, rows = None, list(chosen.rows)
     else:
@@ -75,6 +75,12 @@ def judge_observations(
     )
 
 
+def better_side(value: str) -> tuple[bool, str]:
+    """Guess from the name of a value whether lower is better, and say so."""
+    lower = not any(part in value.lower() for part in HIGHER_IS_BETTER)
+    return lower, f"{'Lower' if lower else 'Higher'} {value} is taken to be better."
+
+
 def at_step(observations: Observations, at: str | float, lower_is_better: bool) -> tuple[Observations, list[str]]:
     """Return the runs with the value at one step, the same for all rows: the last, the best, or a step by number."""
     curves = {(row, seed): run.curve for row, runs in observations for seed, run in runs.items() if run.curve}
@@ -92,14 +98,14 @@ def at_step(observations: Observations, at: str | float, lower_is_better: bool) 
             return run
         if at == "best":
             finite = [value for _, value in run.curve if math.isfinite(value)]
-            return replace(run, value=pick(finite) if finite else math.nan)
+            return run._replace(value=pick(finite) if finite else math.nan)
         values = dict(run.curve)
         if step not in values:
             raise InputError(
                 f"step {short_number(step)} must be in every run, and seed {seed} of '{row}' has none; give --at best, "
                 f"or a step that all runs have, such as {short_number(max(_common_steps(curves), default=0))}"
             )
-        return replace(run, value=values[step])
+        return run._replace(value=values[step])
 
     rows = {row: {seed: chosen(run, row, seed) for seed, run in runs.items()} for row, runs in observations}
     return replace(observations, rows=rows), notes
@@ -149,9 +155,8 @@ def _compare(observations: Observations, row: str, baseline: str | None, against
     ours = observations.rows[row]
     if baseline is None:
         lost = {seed: "diverged" for seed, run in ours.items() if run.diverged}
-        numbers = tuple(run.value for run in ours.values())
-        differences = _minus(numbers, against or 0.0)
-        return Comparison(row, differences, design="against a number", lost=lost, obstacle=_diverged(row, lost))
+        numbers = tuple(run.value - (against or 0.0) for run in ours.values())
+        return Comparison(row, numbers, design="against a number", lost=lost, obstacle=_diverged(row, lost))
     theirs = observations.rows[baseline]
     common = [seed for seed in ours if seed in theirs] if observations.seeded else []
     if len(common) >= 2:
@@ -178,36 +183,24 @@ def _paired(
 ) -> Comparison:
     lost: dict[Seed, str] = {seed: f"missing in {baseline}" for seed in ours if seed not in theirs}
     lost |= {seed: f"missing in {row}" for seed in theirs if seed not in ours}
-    sides = ((row, ours), (baseline, theirs))
-    lost |= {seed: f"diverged in {name}" for name, runs in sides for seed in common if runs[seed].diverged}
-    obstacles = (_diverged(name, [seed for seed in common if runs[seed].diverged]) for name, runs in sides)
-    obstacle = next(filter(None, obstacles), "")
-    keyed = dict(enumerate(sorted(common, key=_order)))
-    pairs = [{place: runs[seed].value for place, seed in keyed.items()} for runs in (ours, theirs)]
-    numbers = tuple(seed_differences(*pairs).values())
-    correlation = None if obstacle else _correlation(list(pairs[0].values()), list(pairs[1].values()))
-    return Comparison(row, numbers, lost=lost, correlation=correlation, obstacle=obstacle)
-
-
-def _order(seed: Seed) -> tuple[bool, float, str]:
-    """Numbers in rising order, then texts."""
-    return (True, 0.0, seed) if isinstance(seed, str) else (False, float(seed), "")
-
-
-def _minus(numbers: Sequence[float], constant: float) -> tuple[float, ...]:
-    return tuple(value - constant for value in numbers)
+    ordered: list[Seed] = sorted(seed for seed in common if not isinstance(seed, str))
+    ordered += sorted(seed for seed in common if isinstance(seed, str))
+    values, others = ([runs[seed].value for seed in ordered] for runs in (ours, theirs))
+    diverged = {
+        name: [seed for seed, value in zip(ordered, of_name, strict=True) if not math.isfinite(value)]
+        for name, of_name in ((row, values), (baseline, others))
+    }
+    lost |= {seed: f"diverged in {name}" for name, seeds in diverged.items() for seed in seeds}
+    obstacle = next((_diverged(name, seeds) for name, seeds in diverged.items() if seeds), "")
+    correlated = None if obstacle else correlation(values, others)
+    differences = tuple(differences_as_written(values, others))
+    return Comparison(row, differences, lost=lost, correlation=correlated, obstacle=obstacle)
 
 
 def _diverged(row: str, seeds: Sequence[Seed] | Mapping[Seed, str]) -> str:
     if not seeds:
         return ""
     return f"Runs of '{row}' diverged or have no number, and with them there is no mean."
-
-
-def _correlation(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    if len(ours) < 3 or min(np.ptp(ours), np.ptp(theirs)) == 0:
-        return None
-    return float(np.corrcoef(ours, theirs)[0, 1])
 
 
 def _notes_on(
@@ -252,12 +245,14 @@ def _unplanned_looks(observations: Observations, baseline: str | None, verdict: 
     if verdict.design != "paired" or baseline is None or verdict.p is None:
         return ""
     ours, theirs = observations.rows[verdict.row], observations.rows[baseline]
-    days = sorted(max(ours[seed].date, theirs[seed].date)[:10] for seed in ours if seed in theirs)
-    counts = [place for place in range(2, len(days) + 1) if place == len(days) or days[place] != days[place - 1]]
-    if not days or not days[0] or len(counts) < 2:
+    dates = {seed: max(ours[seed].date, theirs[seed].date) for seed in ours if seed in theirs}
+    if not all(dates.values()):
         return ""
-    dated = sorted((seed for seed in ours if seed in theirs), key=lambda s: max(ours[s].date, theirs[s].date))
-    differences = [ours[seed].value - theirs[seed].value for seed in dated]
+    days = sorted(date[:10] for date in dates.values())
+    counts = [place for place in range(2, len(days) + 1) if place == len(days) or days[place] != days[place - 1]]
+    if len(counts) < 2:
+        return ""
+    differences = [ours[seed].value - theirs[seed].value for seed in sorted(dates, key=lambda seed: dates[seed])]
     p, _ = p_at_looks(differences, tuple(counts))
     several = ", ".join(map(str, counts))
     return (

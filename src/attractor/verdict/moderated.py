@@ -63,7 +63,11 @@ def _prior(known: np.ndarray) -> tuple[float, float]:
 
 def _inverse_trigamma(value: float) -> float:
     """Return x with ψ'(x) = value. ψ' falls from ∞ to 0."""
-    from scipy.optimize import brentq
     from scipy.special import polygamma
 
-    return float(brentq(lambda x: float(polygamma(1, x)) - value, 1e-6, 1e9))
+    x, step = 0.5 + 1 / value, math.inf  # Newton's method for 1 / ψ', which rises to the root from here
+    while abs(step) > 1e-10 * x:
+        trigamma = float(polygamma(1, x))
+        step = trigamma * (1 - trigamma / value) / float(polygamma(2, x))
+        x += step
+    return x

@@ -7,14 +7,14 @@ seed. A number that is not finite is an outcome, too: its run diverged.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 Seed = int | str
 Curve = tuple[tuple[float, float], ...]
 """The values of a run by step, in rising order of steps."""
 
 
-@dataclass(frozen=True)
-class ObservedRun:
+class ObservedRun(NamedTuple):  # of which a table may have a million
     """The number of one run. `seconds` and `tokens` are those of the whole run, and `date` is when it ended."""
 
     value: float

@@ -37,12 +37,13 @@ def detectable_with_power(sd: float, n: int, power: float = POWER, level: float 
     _require_spread(sd)
     if n < 2 or not math.isfinite(sd):
         return None
-    from scipy.optimize import brentq
-
-    far = 1.0
+    near, far = 0.0, 1.0
     while _power(far, n, level) < power:
-        far *= 2
-    return float(brentq(lambda centre: _power(centre, n, level) - power, 0.0, far, xtol=1e-10)) * sd / math.sqrt(n)
+        near, far = far, 2 * far
+    while far - near > 1e-12 * far:  # power grows with the difference; scipy.optimize would take longer to import
+        middle = (near + far) / 2
+        near, far = (near, middle) if _power(middle, n, level) >= power else (middle, far)
+    return far * sd / math.sqrt(n)
 
 
 def pairs_needed(sd: float, difference: float, power: float = POWER, level: float = 0.05) -> int | None:
@@ -54,13 +55,16 @@ def pairs_needed(sd: float, difference: float, power: float = POWER, level: floa
         raise InputError(f"difference must be a number other than zero: {difference}; name the one that matters")
     if not math.isfinite(sd):
         return None
+    from scipy.special import ndtri
 
     def enough(n: int) -> bool:
         return _power(abs(difference) / sd * math.sqrt(n), n, level) >= power
 
-    few, many = 1, 2
+    normal = (float(ndtri(1 - level / 2) + ndtri(power)) * sd / difference) ** 2  # rather too few pairs
+    few = int(normal) if 2 <= normal < 2**40 and not enough(int(normal)) else 1
+    many = few + 1
     while not enough(many):
-        few, many = many, 2 * many
+        few, many = many, 3 * many - 2 * few
     while many - few > 1:  # power grows with n
         middle = (few + many) // 2
         few, many = (few, middle) if enough(middle) else (middle, many)

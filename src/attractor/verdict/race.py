@@ -14,34 +14,27 @@ it counts one more idea, whose share is for later races. A decided idea stays as
 Two conditions are the user's. Which idea comes next may follow from earlier verdicts, but not from the noise in those
 seeds of the baseline that the next idea is compared with. And the values of a seed must differ from those of another as
 independent runs do.
-
-Pairs count in the order of the seeds, whichever run ended first, since a look at the fastest runs is no random sample.
-A run without a finite value ends the test of its row as undecided: without it, the other seeds would be selected.
 """
 
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, Self
 
-import numpy as np
-
 from attractor.errors import InputError, require, require_count
-from attractor.verdict.command_run import require_command, require_pattern, words_of
-from attractor.verdict.intervals import seed_differences, summary
+from attractor.verdict.command_run import require_command, words_of
+from attractor.verdict.formats import compiled
 from attractor.verdict.observations import Observations, ObservedRun, Seed
-from attractor.verdict.outcome import Outcome, Verdict, Verdicts
-from attractor.verdict.power import detectable_with_power, pairs_needed
-from attractor.verdict.sequential import Decision, Sequential, p_over_looks
-from attractor.verdict.t_tests import paired_t_test
+from attractor.verdict.outcome import Verdicts
+from attractor.verdict.sequential import Sequential
+from attractor.verdict.sequential_rows import SequentialRows
 
 BASELINE = "baseline"
 NAME = "at most 64 letters, digits and .+-_ other than 'baseline'"
 POLL_SECONDS = 0.05
-OUTCOMES: dict[str, Outcome] = {"better": "better", "worse": "worse", "no relevant difference": "no difference"}
 
 
 def now() -> str:
@@ -76,7 +69,7 @@ class RacePlan:
 
     def __post_init__(self) -> None:
         require_command("baseline", self.baseline, self.shell)
-        require_pattern(self.value)
+        compiled("value", self.value)
         require(0 < self.margin < math.inf, "margin", "above zero", self.margin, "name the difference that matters")
         require_count("max_seeds", self.max_seeds, least=2, next_step="one pair gives no interval")
         require(self.timeout is None or self.timeout > 0, "timeout", "above zero", self.timeout)
@@ -168,55 +161,20 @@ class BegunRun(Protocol):
     def end(self) -> None: ...
 
 
-class Race:
+class Race(SequentialRows):
     """A plan and the runs that have ended, with what they decide."""
 
     def __init__(self, plan: RacePlan, ended: Iterable[EndedRun] = ()) -> None:
+        tests = {idea.name: plan.sequential(idea.alpha) for idea in plan.ideas}
+        super().__init__(BASELINE, tests, range(1, plan.max_seeds + 1))
         self.plan = plan
         self.runs: dict[tuple[str, int], EndedRun] = {}
-        self.tests = {idea.name: plan.sequential(idea.alpha) for idea in plan.ideas}
-        self.differences: dict[str, list[float]] = {name: [] for name in self.tests}
-        self.decisions: dict[str, Decision] = {}  # of each row, the first that is final
-        self.stopped: set[str] = set()  # rows that cannot be decided, since a run has no finite value
-        self.first_problem: dict[str, int] = {}  # the first seed of a row without a finite value
         for run in ended:
             self.add(run)
 
     def add(self, run: EndedRun) -> None:
         self.runs[run.key] = run
-        if run.problem:
-            self.first_problem[run.row] = min(run.seed, self.first_problem.get(run.row, run.seed))
-        for row in self.tests if run.row == BASELINE else [run.row]:
-            self._look(row)
-
-    def is_open(self, row: str) -> bool:
-        return row not in self.decisions and row not in self.stopped
-
-    def _look(self, row: str) -> None:
-        """Count the pairs that are complete, and make each planned look once."""
-        differences, test = self.differences[row], self.tests[row]
-        while self.is_open(row):
-            seed = len(differences) + 1
-            pair = [self.runs.get((of, seed)) for of in (row, BASELINE)]
-            if any(run is not None and run.problem for run in pair):
-                self.stopped.add(row)
-                return
-            ours, theirs = pair
-            if ours is None or theirs is None or ours.value is None or theirs.value is None:
-                return
-            differences.append(seed_differences({seed: ours.value}, {seed: theirs.value})[seed])
-            if seed in test.looks and (decision := test.look(differences)).final:
-                self.decisions[row] = decision
-
-    def wanted(self, under_way: Iterable[tuple[str, int]] = ()) -> Iterator[tuple[str, int]]:
-        """Yield the runs that open rows still need at most, seed after seed, the baseline first."""
-        begun = {*self.runs, *under_way}
-        last = {
-            row: min(self.first_problem.get(of, self.plan.max_seeds) for of in (row, BASELINE)) for row in self.tests
-        }
-        for seed in range(1, self.plan.max_seeds + 1):
-            rows = [row for row in self.tests if self.is_open(row) and seed <= last[row]]
-            yield from ((row, seed) for row in [BASELINE, *rows] if rows and (row, seed) not in begun)
+        self.observe(run.row, run.seed, run.value, run.problem)
 
     def expected_seconds(self, row: str) -> float:
         """Return the mean time of the row's runs, or of all runs where it has none, or zero."""
@@ -227,12 +185,6 @@ class Race:
     def seconds_left(self) -> float:
         """Return how long the runs take that open rows need at most, one at a time."""
         return sum(self.expected_seconds(row) for row, _ in self.wanted())
-
-    def standing(self, row: str) -> str:
-        """Say in a few words where a row stands."""
-        if row in self.decisions:
-            return OUTCOMES.get(self.decisions[row].outcome, "undecided")
-        return "stopped, undecided" if row in self.stopped else f"open, pairs: {len(self.differences[row])}"
 
 
 def carry_out(
@@ -298,7 +250,7 @@ def verdicts_of(race: Race) -> Verdicts:
     return Verdicts(
         Observations(rows, plan.value),
         BASELINE,
-        tuple(_verdict(race, idea) for idea in plan.ideas),
+        tuple(race.verdict(row, plan.alpha) for row in race.tests),
         lower_is_better=plan.lower_is_better,
         level=1 - plan.alpha,
         margin=plan.margin,
@@ -306,53 +258,3 @@ def verdicts_of(race: Race) -> Verdicts:
         looks=plan.looks,
         notes=(note,),
     )
-
-
-def _verdict(race: Race, idea: Idea) -> Verdict:
-    plan, row, looks = race.plan, idea.name, race.plan.looks
-    decision = race.decisions.get(row)
-    n = len(race.differences[row]) if decision is None else decision.interval.n
-    differences = race.differences[row][:n]
-    lost: dict[Seed, str] = {
-        run.seed: run.problem if run.row == row else f"the baseline {run.problem}"
-        for run in race.runs.values()
-        if run.row in (row, BASELINE) and run.problem
-    }
-    outcome = OUTCOMES.get(decision.outcome, "undecided") if decision is not None else "undecided"
-    if row in race.stopped:
-        reason = f"After {n} pairs a run had no value, and to leave it out would be a choice of runs by their outcome"
-    elif decision is None:
-        reason = f"{n} of at most {plan.max_seeds} pairs have been run; the same command goes on"
-    elif outcome == "undecided":
-        reason = f"All {n} pairs show neither a difference nor one within the margin of {plan.margin:g}"
-    elif outcome == "no difference":
-        reason = f"After {n} pairs the difference lies within the margin of {plan.margin:g}"
-    else:
-        reason = f"After {n} pairs a difference is shown at a look that was planned"
-    verdict = Verdict(row, outcome, f"{reason}.", "paired", n, lost=lost)
-    if n < looks[0]:
-        return verdict if n == 0 else replace(verdict, difference=summary(differences).mean)
-    at = max(look for look in looks if look <= n)  # the latest look, whose interval holds over all looks
-    interval = plan.sequential(plan.alpha).look(differences[:at]).interval  # of this comparison alone
-    p_values = [paired_t_test(differences[:look]).p for look in looks if look <= at]
-    spread = summary(differences[:at]).standard_deviation
-    adjusted = p_over_looks([1.0 if p is None else p for p in p_values], looks) * plan.alpha / idea.alpha
-    more = pairs_needed(spread, plan.margin, level=idea.alpha) if spread and outcome == "undecided" else None
-    return replace(
-        verdict,
-        n=at,
-        difference=interval.mean,
-        low=interval.low,
-        high=interval.high,
-        p=p_values[-1],
-        adjusted_p=min(1.0, adjusted),
-        spread=spread,
-        correlation=_correlation([[race.runs[of, seed].value for seed in range(1, at + 1)] for of in (row, BASELINE)]),
-        detectable=detectable_with_power(spread, at, level=idea.alpha) if spread else None,
-        further_seeds=None if more is None else max(0, more - at),
-    )
-
-
-def _correlation(values: Sequence[Sequence[float | None]]) -> float | None:
-    ours, theirs = np.array(values, dtype=float)
-    return float(np.corrcoef(ours, theirs)[0, 1]) if len(ours) > 2 and ours.std() and theirs.std() else None

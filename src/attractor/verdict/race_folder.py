@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from attractor.errors import InputError
-from attractor.files import flush_to_disk, seal_holds, sealed, write_json
+from attractor.files import flush_to_disk
+from attractor.files.seals import CHANGED, read_object, seal_holds, without_checksum, write_sealed
 from attractor.verdict.race import BASELINE, EndedRun, Race, RacePlan
 
 PLAN = "race.json"
@@ -40,7 +41,7 @@ def open_race(folder: Path, plan: RacePlan, commands: Mapping[str, str], retry_f
         raise InputError("row must be given at least once; add --row NAME='python train.py --seed {seed}'")
     if joined != stored:
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / PLAN, sealed(joined.to_dict()))
+        write_sealed(folder / PLAN, joined.to_dict())
         flush_to_disk(folder)
     kept = (run for run in ended if run.command == joined.command(run.row))  # a row's mended command starts anew
     return Race(joined, (run for run in kept if run.value is not None or not retry_failed))
@@ -48,15 +49,13 @@ def open_race(folder: Path, plan: RacePlan, commands: Mapping[str, str], retry_f
 
 def read_plan(folder: Path) -> RacePlan | None:
     path = folder / PLAN
-    if not path.exists():
-        return None
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        if seal_holds(stored):
-            return RacePlan.from_dict({name: value for name, value in stored.items() if name != "checksum"})
+        stored = read_object(path)
+        if stored is None or seal_holds(stored):
+            return None if stored is None else RacePlan.from_dict(without_checksum(stored))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"'{path}' must hold the plan of a race, and is damaged ({error}); {NEXT_STEP}") from error
-    raise InputError(f"'{path}' must be as it was written, and its checksum differs; {NEXT_STEP}")
+    raise InputError(f"'{path}' {CHANGED}; {NEXT_STEP}")
 
 
 def read_outcomes(folder: Path, plan: RacePlan) -> list[EndedRun]:

@@ -8,6 +8,7 @@ import gc
 import math
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +49,9 @@ KINDS = (  # of files that a folder may hold beside each other: the first kind t
     r"trainer_state\.json",
     rf"{re.escape(EVENTS)}.*",
     r"results.*\.json",
-    r".*\.(csv|tsv|parquet|jsonl|ndjson)",
-    r".*\.(log|txt|out)",
-    r".*\.json",
+    r".*\.(csv|tsv|parquet|jsonl|ndjson)(\.gz)?",
+    r".*\.(log|txt|out)(\.gz)?",
+    r".*\.json(\.gz)?",
 )
 MOST_FILES = 10_000
 
@@ -100,6 +101,10 @@ def _observations(
     files: Sequence[ReadFile], notes: list[str], row: str | None, seed: str | None, value: str | None, step: str | None
 ) -> Observations:
     table = stack([file.table for file in files])
+    by_place = {str(place): name for place, name in enumerate(table.columns, start=1)}
+    row, seed, value, step = (
+        name if name is None or name in table.columns else by_place.get(name, name) for name in (row, seed, value, step)
+    )
     value_column = _value_column(table, value, {row, seed, step})
     in_lines = is_pattern(step) and step not in table.columns  # the reader of logs made a column of the steps
     step_column = _column(table, "step", None if in_lines else step, but=value_column)
@@ -112,14 +117,14 @@ def _observations(
             f"{lines.n_failed} lines have a state such as crashed: their runs count as failed, whatever they say"
         )
     keys: Sequence[Any] = seeds or (lines.paths if lines.steps else range(len(table)))  # without seeds a line is a run
-    grouped: dict[tuple[str, Any], list[int]] = {}
-    for n, key in enumerate(zip(names, keys, strict=True)):
-        grouped.setdefault(key, []).append(n)
-    rows: dict[str, dict[Seed, ObservedRun]] = {}
-    for (name, key), of_run in grouped.items():
-        runs = rows.setdefault(name, {})
-        runs[key if seeds else len(runs)] = lines.run(name, key if seeds else None, of_run)
-    return Observations(rows, _value_name(value_column), seeds is not None, tuple(notes))
+    grouped: dict[str, dict[Any, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for n, (name, key) in enumerate(zip(names, keys, strict=True)):
+        grouped[name][key].append(n)
+    rows: dict[str, dict[Seed, ObservedRun]] = {
+        name: {key if seeds else n: lines.run(name, key if seeds else None, of_run) for n, (key, of_run) in runs}
+        for name, runs in ((name, enumerate(of_row.items())) for name, of_row in grouped.items())
+    }
+    return Observations(rows, value_name(value_column), seeds is not None, tuple(notes))
 
 
 # Files
@@ -243,7 +248,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(some[:8]) + (f" and {len(some) - 8} more" if len(some) > 8 else "")
 
 
-def _value_name(column: str) -> str:
+def value_name(column: str) -> str:
     """Return the name of a value; that of a regular expression is the last word before its group."""
     words = re.findall(r"[A-Za-z]\w*", column[: column.find("(")]) if is_pattern(column) else [column]
     return words[-1] if words else "value"
@@ -352,9 +357,10 @@ class _Lines:
     def run(self, name: str, seed: Seed | None, lines: Sequence[int]) -> ObservedRun:
         """Return the run on some lines. Lines without a value lie between two measurements."""
         curve: Curve = ()
-        if len(lines) == 1:
-            value = self.values[lines[0]]
-        else:
+        value = self.values[lines[0]]
+        if len(lines) == 1 and not self.of_run:
+            return ObservedRun(math.nan if value is None else value)
+        if len(lines) > 1:
             measured = [(n, value) for n in lines if (value := self.values[n]) is not None]
             curve = () if len(measured) < 2 else self._curve(name, seed, measured)
             value = measured[0][1] if len(measured) == 1 else curve[-1][1] if curve else None

@@ -4,12 +4,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from attractor.tables import TABLE_SUFFIXES, suffix_of
 from attractor.verdict.formats import EVENTS
 from attractor.verdict.observations import Seed
 
 SEED = re.compile(r"(?:^|[-_. ])(?:seed|s)[-_= ]?(\d+)(?=$|[-_. ])", re.IGNORECASE)
 CHECKPOINT = re.compile(r"checkpoint-\d+")
-SUFFIXES = {".log", ".txt", ".out", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet"}
+SUFFIXES = (".log", ".txt", ".out", *TABLE_SUFFIXES)
 OF_ANY_RUN = {"trainer_state", "metrics", "train", "training", "log", "logs", "output", "stdout", "out", "history"}
 
 
@@ -32,8 +33,8 @@ def split_name(name: str) -> tuple[str, Seed | None]:
 def run_path(path: Path) -> Path:
     """Return what the files of one run have in common: its checkpoints, or its event files, lie in one folder."""
     parts = [part for part in path.absolute().parts if not CHECKPOINT.fullmatch(part) and not part.startswith(EVENTS)]
-    last = Path(parts[-1])
-    name = last.stem if last.suffix.lower() in SUFFIXES else last.name
+    last = parts[-1]
+    name = last[: last.lower().rindex(suffix)] if (suffix := suffix_of(Path(last))) in SUFFIXES else last
     return Path(*parts[:-1], *([] if name.lower() in OF_ANY_RUN else [name]))
 
 

@@ -159,10 +159,14 @@ def _smallest_p_values(looks: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(two_sided), np.sort(one_sided)
 
 
-def p_over_looks(p_values: Sequence[float], looks: tuple[int, ...], two_sided: bool = True) -> float:
-    """Return the p value that counts all looks, from those of the looks so far: the first of `looks`, in order."""
+def p_over_looks(p_values: Sequence[float | None], looks: tuple[int, ...], two_sided: bool = True) -> float:
+    """Return the p value that counts all looks, from those of the looks so far: the first of `looks`, in order.
+
+    A p value that is not defined counts as 1.
+    """
     freedom = np.array(looks) - 1
-    least = float(np.min(np.array(p_values) * freedom.sum() / freedom[: len(p_values)]))
+    so_far = np.array([1.0 if p is None else p for p in p_values])
+    least = float(np.min(so_far * freedom.sum() / freedom[: len(so_far)]))
     smallest = _smallest_p_values(looks)[0 if two_sided else 1]
     below = (np.searchsorted(smallest, least, side="right") + 1) / N_PATHS
     simulated = below + 3 * math.sqrt(below / N_PATHS)  # three standard deviations, as in c

@@ -58,16 +58,17 @@ def welch(
     return _tested(welch_estimate(summary(of), summary(against)), level, margin)
 
 
-def welch_estimate(of: Summary, against: Summary, of_spread: float | None = None) -> Estimate:
-    """Return the difference of two means. `of_spread` is the degrees of freedom of a moderated spread of `of`."""
+def welch_estimate(of: Summary, against: Summary, freedom: float | None = None) -> Estimate:
+    """Return the difference by (1) and (2). `freedom` is that of the first deviation where it is not n - 1."""
     value, n = of.mean - against.mean, of.n + against.n
     if of.standard_deviation is None or against.standard_deviation is None or min(of.n, against.n) == 1:
         return Estimate(value, None, None, n)
     first, second = of.standard_deviation**2 / of.n, against.standard_deviation**2 / against.n
     share = first / (first + second) if first + second else 0.5  # no spread at all: any share gives the same interval
-    freedom = 1 / (share**2 / (of_spread or of.n - 1) + (1 - share) ** 2 / (against.n - 1))  # (2)
-    chance = 1 / math.comb(n, of.n)  # that all values of one group lie above all values of the other
-    return Estimate(value, math.sqrt(first + second), freedom, n, chance)  # (1)
+    both = 1 / (share**2 / (freedom or of.n - 1) + (1 - share) ** 2 / (against.n - 1))  # (2)
+    smaller = min(of.n, against.n, 64)  # beyond 64 the chance is below 1e-37, and its digits would take seconds
+    chance = 1 / math.comb(n, smaller)  # that all values of one group lie above all values of the other
+    return Estimate(value, math.sqrt(first + second), both, n, chance)  # (1)
 
 
 def _tested(estimate: Estimate, level: float, margin: float | None) -> Difference:

@@ -11,9 +11,9 @@ from torch.utils.checkpoint import checkpoint
 from attractor.attention import PRESETS, Attention, Rope, build
 from attractor.attention.couple import fused as dispatch
 from attractor.attention.couple.norm_and_position import NormalisingCoupling
+from attractor.attention.hooks import capture
 from attractor.kernels.fallback import functorch_active
 from attractor.kernels.vmap_attention import attention_under_vmap
-from attractor.taps import capture
 from tiers import fast_alone
 
 D_MODEL, N_HEADS = 64, 4

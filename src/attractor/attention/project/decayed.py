@@ -23,11 +23,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attractor.attention.hooks import tap
 from attractor.attention.project.heads import HeadProjection, Heads
 from attractor.attention.stage import HeadLayout, Shape
 from attractor.errors import require
 from attractor.kernels.precision import without_autocast
-from attractor.taps import tap
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attractor.attention.hooks import listening, tap
 from attractor.attention.mask import Mask
 from attractor.attention.norm import RMSNorm
 from attractor.attention.score.softmax import attention_logits, weigh
 from attractor.attention.stage import HeadLayout, Scoring, Shape
 from attractor.kernels.decay import decayed_attention, sums_behind
 from attractor.kernels.precision import without_autocast
-from attractor.taps import listening, tap
 
 
 @dataclass(frozen=True)

@@ -21,18 +21,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attractor.attention.hooks import listening
 from attractor.attention.mask import Mask
 from attractor.attention.norm import RMSNorm
 from attractor.attention.score.softmax import attend, observe, require_scoring
 from attractor.attention.stage import HeadLayout, Scoring, Shape
 from attractor.errors import unknown
-from attractor.fields import later
+from attractor.files.fields import later
 from attractor.kernels.differential import (
     differential_attention,
     differential_attention_of_pairs,
     maps_of_pairs,
 )
-from attractor.taps import listening
 
 FORMS = ("scalar", "vectors", "token")
 

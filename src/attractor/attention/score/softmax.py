@@ -23,14 +23,14 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attractor.attention.hooks import listening, tap
 from attractor.attention.mask import Mask
 from attractor.attention.score.window import in_blocks
 from attractor.attention.stage import HeadLayout, Scoring, Shape
 from attractor.errors import require
-from attractor.fields import later
+from attractor.files.fields import later
 from attractor.kernels.logsumexp import attention_logsumexp
 from attractor.kernels.precision import HALF_PRECISIONS, without_autocast
-from attractor.taps import listening, tap
 
 SHORT = 128  # keys up to which attention of unequal widths trains 1.1 to 1.6 times as fast on a CPU without padding
 

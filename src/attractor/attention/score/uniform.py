@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attractor.attention.hooks import listening, tap
 from attractor.attention.mask import Mask
 from attractor.attention.score.softmax import weigh
 from attractor.attention.stage import HeadLayout, Scoring, Shape
-from attractor.taps import listening, tap
 
 
 @dataclass(frozen=True)

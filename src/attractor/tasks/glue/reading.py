@@ -16,9 +16,8 @@ import numpy as np
 
 from attractor.corpus.data_paths import expanded, searched_places
 from attractor.corpus.network import OFFLINE, reachable
-from attractor.corpus.optional_packages import require_package
-from attractor.corpus.records import FlawError
-from attractor.errors import InputError
+from attractor.errors import InputError, require_package
+from attractor.tables import FlawError
 from attractor.tasks.glue.table import TABLE, GlueEntry, file_names
 
 HUB = "huggingface"

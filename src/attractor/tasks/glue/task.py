@@ -26,11 +26,16 @@ WIDTH_STEP = 8  # matrix kernels are fastest at multiples of this width
 
 @dataclass(frozen=True)
 class Glue(TaskConfig):
+    """Classify sentences and pairs of them, nine data sets."""
+
     kind = "glue"
 
     glue_task: str = "sst2"
-    glue_data: str = HUB  # or a folder
-    glue_tokenizer: str = "bytes"  # the pretrained model's: a name, or the path of a tokenizer.json
+    """cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli"""
+    glue_data: str = HUB
+    """huggingface, or a folder of tsv files or saved data sets"""
+    glue_tokenizer: str = "bytes"
+    """the pretrained model's: a name or a tokenizer.json"""
 
     def __post_init__(self) -> None:
         if self.glue_task not in TABLE:

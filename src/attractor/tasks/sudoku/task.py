@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from attractor.errors import InputError, require
-from attractor.fields import later
+from attractor.files.fields import later
 from attractor.tasks.epochs import Epochs
 from attractor.tasks.sudoku.augment import symmetric_copies
 from attractor.tasks.sudoku.board import FEWEST_KNOWN, check_size
@@ -21,17 +21,27 @@ from attractor.tasks.task import NOT_SCORED, Batch, TaskConfig, numbered_batches
 
 @dataclass(frozen=True)
 class Sudoku(TaskConfig):
+    """Fill in boards; measured by the share of boards solved."""
+
     kind = "sudoku"
     suited_positions = ("grid", "grid-rope")
 
-    puzzles: str = GENERATED  # or paths and globs, separated by commas
-    ood_puzzles: str = GENERATED  # for validation out of distribution; empty: no such set
-    n_boards: int = 9000  # the largest number of training boards
-    n_valid_boards: int = 1000  # the largest number in each validation set
-    givens: tuple[int, int] | None = None  # fewest and most; None: as files have them, IN_DISTRIBUTION where generated
-    ood_givens: tuple[int, int] | None = None  # None: as files have them, OUT_OF_DISTRIBUTION where generated
-    board_size: int = later(9)  # rows of a board: 4, 6, 9 or 16
-    augment: bool = later(False)  # train on random symmetric copies of the boards
+    puzzles: str = GENERATED
+    """'generated', or files of boards and patterns of files, separated by commas"""
+    ood_puzzles: str = GENERATED
+    """boards of another difficulty to validate on, likewise; empty: none"""
+    n_boards: int = 9000
+    """training boards at most"""
+    n_valid_boards: int = 1000
+    """boards of each validation set at most"""
+    givens: tuple[int, int] | None = None
+    """fewest and most given cells; by default a usual range, or any in files"""
+    ood_givens: tuple[int, int] | None = None
+    """the same for the other difficulty; by default a usual range, or any in files"""
+    board_size: int = later(9)
+    """rows of a board: 4, 6, 9 or 16"""
+    augment: bool = later(False)
+    """train on random symmetric copies of the boards"""
 
     def __post_init__(self) -> None:
         check_size(self.board_size, "board_size")

@@ -1,0 +1,293 @@
+"""Stored runs and studies as Python objects, for a notebook or a script.
+
+    run = attractor.load("runs/gated")                  configuration, metrics, curves, and the best model
+    study = attractor.compare(["runs/a", "runs/b"])     the comparison that `attractor compare runs/a runs/b` makes
+
+A result reads its folder at every access, so the result of a run that still trains is always up to date.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from attractor.attention.presets import presets_as_data
+from attractor.errors import InputError, not_installed, unknown
+from attractor.report.judged_study import JudgedStudy
+from attractor.report.run_figure import learning_curves, small_line
+from attractor.report.study_figure import pictures
+from attractor.report.study_report import write_report
+from attractor.report.study_table import console_tables
+from attractor.runs.quantity import Quantity
+from attractor.runs.run_folder import RunFolder
+from attractor.runs.study_record import STUDY_FILE, StudyRecord, read_record, stored_loss_unit, study_runs
+from attractor.study.stored_runs import Paths, compare_runs, study_of_runs
+from attractor.train.config import TrainConfig
+from attractor.verdict.intervals import mean_interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+    from attractor.models.language_model import LanguageModel
+
+LARGER = 2  # scale of a drawn curve, relative to the small curves in tables
+
+
+def load(path: str | Path) -> "RunResult | StudyResult":
+    """Return the result of the run or study in a folder, or of a study's `record.json`."""
+    path = Path(path)
+    if path.is_file():
+        return StudyResult(read_record(path))
+    if (path / STUDY_FILE).is_file():
+        design, paths = study_runs(path)
+        return StudyResult(StudyRecord.of_runs(design, paths), paths)
+    if (path / "config.json").is_file():
+        return RunResult(RunFolder.open(path))
+    holds = f"holds neither config.json nor {STUDY_FILE}" if path.is_dir() else "is no folder"
+    raise InputError(f"path must be a run or a study, and '{path}' {holds}; give the folder that a command printed")
+
+
+def compare(runs: "Iterable[str | Path | RunResult]", *, out: str | Path | None = None) -> "StudyResult":
+    """Compare stored runs with the first of them, as `attractor compare RUN RUN` does.
+
+    Nothing is written unless `out` names a folder: it then receives the study and its report.
+    """
+    if isinstance(runs, str | Path | RunResult):
+        raise InputError(f"runs must be a list of runs, got '{runs}' alone; give [first, second]")
+    paths = [run.path if isinstance(run, RunResult) else Path(run) for run in runs]
+    if not paths:
+        raise InputError("runs must be at least one run, and the list is empty; give the folders of runs")
+    command = shlex.join(["attractor", "compare", *map(str, paths)])
+    if out is None:
+        design, by_place = study_of_runs(paths, command)
+        return StudyResult(StudyRecord.of_runs(design, by_place), by_place)
+    record, folder = compare_runs(paths, Path(out), command)
+    result = StudyResult(record, study_runs(folder)[1])
+    write_report(result.judged, folder, presets=presets_as_data())
+    return result
+
+
+class RunResult:
+    """A stored run. `records` lists the lines of its metrics, and `metrics` is the same as a pandas table."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        folder.metrics()  # so that a damaged file is refused now
+        folder.summary()
+
+    @property
+    def path(self) -> Path:
+        """The folder of the run."""
+        return self.folder.path
+
+    @cached_property
+    def config(self) -> TrainConfig:
+        """Everything that determines the run."""
+        try:
+            return TrainConfig.from_dict(self.folder.config)
+        except InputError as error:
+            raise InputError(f"'{self.path / 'config.json'}': {error}") from error
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise InputError(
+                f"'{self.path / 'config.json'}' must hold the configuration of a run, and is damaged; restore it"
+            ) from error
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of the metrics in order, each with `step` and `tokens`."""
+        return self.folder.metrics()
+
+    @property
+    def metrics(self) -> "DataFrame":
+        """The records as a pandas table, with NaN where a record lacks a number."""
+        return _data_frame(self._begun(), "records")
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The outcome of the run; empty until it is finished."""
+        return self.folder.summary() or {}
+
+    @property
+    def state(self) -> str:
+        """One of `not begun`, `running`, `interrupted` and `finished`."""
+        return self.folder.state
+
+    @property
+    def loss_unit(self) -> str:
+        """The unit of the losses in the metrics: nats, nats/byte or nats/token."""
+        return stored_loss_unit(self.summary, self.folder.config)
+
+    @property
+    def best_loss(self) -> float | None:
+        """The lowest validation loss; None before the first validation."""
+        losses = (record.get("valid_loss") for record in self.records)
+        return min((loss for loss in losses if loss is not None), default=None)
+
+    @property
+    def n_parameters(self) -> int:
+        """The number of parameters; before the run is finished they are counted on a model without data."""
+        if (stored := self.summary.get("n_parameters")) is not None:
+            return stored
+        from attractor.train.parts import without_data
+
+        return sum(parameter.numel() for parameter in without_data(self.config.model).parameters())
+
+    def model(self, device: str = "cpu", checkpoint: str = "best") -> "LanguageModel":
+        """Return the model with its best weights, or its last ones, in evaluation mode on a device."""
+        from attractor.train.finished import finished_run
+        from attractor.train.hardware import resolve_device
+
+        return finished_run(self.path, resolve_device(device), checkpoint).model.eval()
+
+    def plot(self) -> "Figure":
+        """Draw the loss and the validation loss over tokens, and the learning rate."""
+        return learning_curves(self._begun(), f"{self.config.label}, seed {self.config.seed}", self.loss_unit)
+
+    def _begun(self) -> list[dict[str, Any]]:
+        records = self.records
+        if not records:
+            raise InputError(f"run must have begun, and '{self.path}' has no metrics yet; train it first")
+        return records
+
+    @property
+    def _facts(self) -> dict[str, str]:
+        step = max((record["step"] for record in self.records), default=0)
+        best = self.best_loss
+        return {
+            "run": self.config.label,
+            "parameters": f"{self.n_parameters:,}",
+            "step": f"{step:,} of {self.config.n_steps:,}",
+            "best validation loss": "none yet" if best is None else f"{best:.4f} {self.loss_unit}",
+            "state": self.state,
+        }
+
+    def __repr__(self) -> str:
+        label, parameters, step, best, state = self._facts.values()
+        return (
+            f"RunResult('{self.path}': {label}, {parameters} parameters, step {step}, "
+            f"best validation loss {best}, {state})"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [[name, value] for name, value in {**self._facts, "folder": str(self.path)}.items()]
+        line = small_line([record.get("loss") for record in self.records], "training loss by step", LARGER)
+        return str(_table_in_html([], rows) + line)
+
+
+class StudyResult:
+    """A study of stored runs: its table, verdicts and figures. `record` holds the numbers."""
+
+    def __init__(self, record: StudyRecord, paths: Paths | None = None) -> None:
+        self.record = record
+        self._paths = paths
+
+    @cached_property
+    def judged(self) -> JudgedStudy:
+        """The record with its statistical tests."""
+        return JudgedStudy(self.record)
+
+    @property
+    def verdicts(self) -> list[str]:
+        """The conclusions that the study supports, in sentences."""
+        return [line.text for line in self.judged.verdict()]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The mean of every quantity over seeds, and its paired difference from the baseline, row by row.
+
+        `low` and `high` are the ends of a 95% interval, which needs at least two seeds.
+        """
+        design = self.judged.design
+        return [self._row(row, column) for column in design.columns for row in design.rows]
+
+    @property
+    def table(self) -> "DataFrame":
+        """The rows as a pandas table, indexed by label."""
+        return _data_frame(self.rows, "rows").set_index("label")
+
+    @property
+    def runs(self) -> "list[RunResult]":
+        """The runs of the study whose folders exist, row by row and seed by seed."""
+        if self._paths is None:
+            raise InputError("runs must be stored with the study, and a record has none; load the folder of the study")
+        paths = [path for by_seed in self._paths.values() for path in by_seed.values()]
+        return [RunResult(RunFolder.open(path)) for path in paths if (path / "config.json").is_file()]
+
+    def plot(self, name: str | None = None) -> "Figure":
+        """Draw a figure of the report by its name, such as `curves` or `differences`; the default is the first one."""
+        drawn = {picture.name: picture for picture in pictures(self.judged)}
+        if not drawn:
+            raise InputError("a figure needs finished runs, and this study has none; let them finish")
+        if name is not None and name not in drawn:
+            raise unknown("figure", name, drawn)
+        return drawn[name or next(iter(drawn))].figure
+
+    def _row(self, row: str, column: str) -> dict[str, Any]:
+        judged = self.judged
+        cell = judged.cell(row, column)
+        numbers: dict[str, Any] = {"label": row} | ({judged.design.columns_name: column} if column else {})
+        numbers |= {"seeds": len(cell.outcomes), "parameters": judged.n_parameters(row, column)}
+        for measure in judged.headlines:
+            numbers |= self._numbers(row, column, measure)
+        return numbers
+
+    def _numbers(self, row: str, column: str, measure: Quantity) -> dict[str, Any]:
+        """Return a quantity of one cell. A tested quantity has an interval and a difference from the baseline."""
+        values = self.judged.spread(row, column, measure).by_seed
+        mean = mean_interval(values) if values else None
+        if not self.judged.is_tested(measure):
+            return {measure.title: mean and mean.mean}
+        difference = self.judged.differences.get((row, column, measure))
+        prefix = "" if len(self.judged.tested) == 1 else f"{measure.title} "
+        return {
+            **_ends(measure.title, mean),
+            **_ends(f"{prefix}difference", difference and difference.verdict.measured),
+            f"{prefix}outcome": difference.verdict.outcome if difference else "baseline",
+        }
+
+    def __repr__(self) -> str:
+        design = self.record.design
+        n_runs = len(design.rows) * len(design.columns) * len(design.seeds)
+        return (
+            f"StudyResult('{design.name}': {design.title}, {self.record.finished} of {n_runs} runs finished, "
+            f"in {self.judged.judged_in})"
+        )
+
+    def _repr_html_(self) -> str:
+        tables = [
+            _table_in_html(table.headings, [[entry.text for entry in row] for row in table.rows])
+            for table in console_tables(self.judged)
+        ]
+        verdicts = Markup().join(Markup("<li>{}</li>").format(text) for text in self.verdicts)
+        title = Markup("<p><b>{}</b></p>").format(self.record.design.title)
+        return str(title + Markup().join(tables) + Markup("<ul>{}</ul>").format(verdicts))
+
+
+def _ends(name: str, interval: Any) -> dict[str, float | None]:
+    if interval is None:
+        return dict.fromkeys((name, f"{name} low", f"{name} high"))
+    return {name: interval.mean, f"{name} low": interval.low, f"{name} high": interval.high}
+
+
+def _data_frame(rows: Sequence[Mapping[str, Any]], without: str) -> "DataFrame":
+    try:
+        from pandas import DataFrame
+    except ImportError as error:
+        raise not_installed("pandas", "pandas", "a table", f"use .{without}") from error
+    return DataFrame(rows)
+
+
+def _table_in_html(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
+    head = Markup().join(Markup("<th>{}</th>").format(heading) for heading in headings)
+    lines = (
+        Markup("<tr><th>{}</th>{}</tr>").format(
+            first, Markup().join(Markup("<td>{}</td>").format(value) for value in others)
+        )
+        for first, *others in rows
+    )
+    opening = Markup("<thead><tr>{}</tr></thead>").format(head) if headings else ""
+    return Markup("<table>{}<tbody>{}</tbody></table>").format(opening, Markup().join(lines))

@@ -1,0 +1,103 @@
+"""The trajectory of a board: its grids and energies at every iteration, its local exponents, and its picture."""
+
+import numpy as np
+import pytest
+import torch
+
+from attractor.errors import InputError
+from attractor.evaluate import boards as solving
+from attractor.evaluate.boards.trajectory_figure import KINDS, chosen_times, picture
+from attractor.models import ItrSAConfig
+from attractor.models.recurrent import RecurrentModel
+
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+def test_a_trajectory_holds_the_answer_after_each_number_of_iterations(model: RecurrentModel, boards: Pair) -> None:
+    puzzles, _ = boards
+    answer = solving.solve(model, puzzles, 5, batch_size=3)
+    trajectory, blank = answer.trajectory, puzzles == 0
+    assert trajectory.grids.shape == trajectory.confidences.shape == (6, *puzzles.shape)
+    for n in range(1, 6):
+        with torch.no_grad():
+            logits, _ = model(torch.from_numpy(puzzles.reshape(len(puzzles), -1)), n_iterations=n)
+        sure, likeliest = logits.softmax(-1).max(-1)
+        assert np.array_equal(trajectory.grids[n][blank], likeliest.numpy().reshape(puzzles.shape)[blank])
+        confidences = sure.numpy().reshape(puzzles.shape)
+        np.testing.assert_allclose(trajectory.confidences[n][blank], confidences[blank], rtol=1e-5)
+    assert (trajectory.grids[:, ~blank] == puzzles[~blank]).all()
+    assert (trajectory.confidences[:, ~blank] == 1).all()
+    assert np.array_equal(answer.grids, trajectory.grids[-1])
+    np.testing.assert_allclose(answer.energies[:, 0], trajectory.energies[:-1].sum(axis=0), rtol=1e-12)
+
+
+def test_boards_of_another_size_than_the_models_are_refused() -> None:
+    model = ItrSAConfig(d_model=16, n_heads=2, d_ff=16, positions="grid", max_seq_len=81).build(seed=0).eval()
+    with pytest.raises(InputError, match="seq_len must be max_seq_len=81 under positions='grid', got 16"):
+        solving.solve(model, np.zeros((1, 4, 4), int), 2)
+
+
+def test_changed_cells_and_violated_rules_are_counted(boards: Pair) -> None:
+    puzzles, solutions = boards
+    wrong = solutions.copy()
+    wrong[:, 0, 0] = wrong[:, 0, 1]  # violates the rule of a row, a box and a column
+    grids = np.stack([wrong, wrong, solutions])
+    trajectory = solving.Trajectory(grids, np.ones(grids.shape), np.zeros(grids.shape[:2]))
+    assert trajectory.n_changing.tolist() == [[0] * len(puzzles), [1] * len(puzzles)]
+    assert (trajectory.n_broken[:2] == 3).all()
+    assert not trajectory.n_broken[2].any()
+
+
+def test_accuracy_is_measured_on_blanks(itrsa: RecurrentModel, boards: Pair) -> None:
+    """Criterion: with the model's own answers as solutions, the accuracy is 1. After one changed blank, one board and
+    one cell count as wrong."""
+    puzzles, _ = boards
+    cast = solving.cast_votes(itrsa, puzzles, (2, 4)).predictions
+    answers = np.where(puzzles > 0, puzzles, cast[1].reshape(puzzles.shape)).astype(int)
+    point = solving.accuracy_over_time(itrsa, puzzles, answers, (4,))[0]
+    assert (point.n_iterations, point.board_accuracy, point.cell_accuracy) == (4, 1.0, 1.0)
+    where = tuple(np.argwhere(puzzles[2] == 0)[0])
+    answers[2][where] = answers[2][where] % 4 + 1
+    earlier, point = solving.accuracy_over_time(itrsa, puzzles, answers, (4, 2))
+    assert point.board_accuracy == pytest.approx(1 - 1 / len(puzzles))
+    assert point.cell_accuracy == pytest.approx(1 - 1 / (puzzles == 0).sum())
+    assert (earlier.n_iterations, point.n_iterations) == (2, 4)
+    assert 0 < earlier.seconds < point.seconds
+
+
+def test_local_exponents_are_the_log_ratios_of_the_distance_of_two_orbits(model: RecurrentModel, boards: Pair) -> None:
+    """Criterion: an orbit that starts 1e-6 away in the same direction separates at the rates that the exponents
+    state."""
+    board, n, small = boards[0][1], 4, 1e-6
+    found = solving.local_exponents(model, board, n, seed=0)
+    tokens = torch.from_numpy(board.reshape(1, -1))
+    with torch.no_grad():
+        stimulus, x = model.stimulus(tokens), model.start(tokens)
+        v = torch.randn(1, x.numel(), 1, dtype=x.dtype, generator=torch.Generator().manual_seed(0)).reshape(x.shape)
+        y = x + small * v / v.norm()
+        distances = [small]
+        for _ in range(n):
+            x, y = (model.step(z, stimulus) for z in (x, y))
+            distances.append(float((x - y).norm()))
+    np.testing.assert_allclose(found, np.diff(np.log(distances)), atol=1e-4)
+
+
+def test_times_of_a_picture_span_the_orbit() -> None:
+    for n in (1, 2, 7, 16, 1000):
+        times = chosen_times(n)
+        assert times[0] == 0
+        assert times[-1] == n
+        assert len(times) <= 8
+        assert times == sorted(set(times))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_has_the_chosen_format_and_is_reproducible(kind: str, itrsa: RecurrentModel, boards: Pair) -> None:
+    board = boards[0][0]
+    trajectory = solving.solve(itrsa, board[None], 3).trajectory
+    growth = solving.local_exponents(itrsa, board, 3)
+    first = picture(trajectory, board, growth, kind)
+    assert first.startswith({"svg": b"<?xml", "png": b"\x89PNG", "gif": b"GIF89a"}[kind])
+    if kind == "svg":  # its ids could be random
+        assert first == picture(trajectory, board, growth, kind)
