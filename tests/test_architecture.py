@@ -186,6 +186,24 @@ def test_results_are_read_without_torch(file: Path) -> None:
     assert not heavy, f"{place(file)} imports {heavy}: a run folder must be readable anywhere, so compute it in `train`"
 
 
+TESTS = {"paired_t_test", "welch", "welch_estimate", "holm", "moderated"}
+PLANS = {"detectable_with_power", "power_of_pairs", "pairs_needed"}
+
+
+def test_only_the_judge_computes_p_values_and_power() -> None:
+    """Criterion: outside `verdict` no file imports a test, a correction or a plan; they ask `judge_family`."""
+    asked = 0
+    for file in FILES:
+        if place(file).startswith("verdict/"):
+            continue
+        from_verdict = {name for name in inside(file) if room_of(name) == "verdict"}
+        asked += "attractor.verdict.family.judge_family" in from_verdict
+        wrong = sorted(name for name in from_verdict if name.rpartition(".")[2] in TESTS | PLANS)
+        planned_by_time = place(file) == "report/advice.py"  # until it asks the judge, too
+        assert not wrong or planned_by_time, f"{place(file)} imports {wrong}: ask `judge_family`"
+    assert asked
+
+
 def test_files_are_named_for_what_they_hold() -> None:
     vague = {"util", "utils", "helper", "helpers", "manager", "managers"}
     wrong = [place(file) for file in FILES if vague & set(place(file).removesuffix(".py").split("/"))]

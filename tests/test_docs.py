@@ -136,7 +136,7 @@ def test_the_readmes_table_is_the_stored_result() -> None:
             pytest.approx(spread.sd, abs=6e-3),
         ]
         if row != judged.design.baseline:
-            interval = judged.differences[row, "", perplexity].interval
+            interval = judged.differences[row, "", perplexity].verdict.measured
             assert interval is not None
             assert difference == signed(interval)
 

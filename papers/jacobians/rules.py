@@ -19,9 +19,8 @@ from attractor.claims.rules import LEVEL, Stays, cannot_tell, in_unit
 from attractor.claims.verdicts import P_VALUE, Rule, Statement, figure
 from attractor.runs.quantity import Quantity
 from attractor.runs.study_record import StudyRecord
-from attractor.verdict.equivalence import welch_equivalence
+from attractor.verdict.family import Comparison, judge_family
 from attractor.verdict.intervals import mean_interval
-from attractor.verdict.t_tests import welch
 from attractor.verdict.words import p_in_words
 
 
@@ -81,18 +80,18 @@ class OfTheBest(Rule):
             return replace(part, reason=f"cannot tell: {rows} are too few to compare; rows of both kinds would decide")
         if not all(map(math.isfinite, (*good.values(), *bad.values()))):
             return replace(part, reason="diverged: a mean over such runs is no number")
-        test = welch([*good.values()], [*bad.values()])
-        part = replace(part, ours=figure(test.interval, self.quantity.unit), interval=test.interval)
-        within = welch_equivalence([*good.values()], [*bad.values()], self.margin, LEVEL / 2).p
-        if within is not None and within < LEVEL / 2:
+        asked = Comparison("good", [*good.values()], [*bad.values()], "unpaired", margin=self.margin)
+        verdict = judge_family({"good": asked}, level=1 - LEVEL, level_within=1 - LEVEL / 2)["good"]
+        assert verdict.measured is not None
+        part = replace(part, ours=figure(verdict.measured, self.quantity.unit), interval=verdict.measured)
+        if verdict.outcome == "no difference":
             return replace(part, status="fails", reason=f"shown to lie within {in_unit(self.margin, self.quantity)}")
-        if test.p is None or test.p >= LEVEL:
+        if verdict.outcome == "undecided" or verdict.p is None:
             return replace(part, reason=f"not shown with {rows}: more rows would decide")
-        if test.estimate < 0:
-            return replace(
-                part, status="holds", reason=f"shown with {rows}, {p_in_words(test.p)}", weakness=(P_VALUE, test.p)
-            )
-        return replace(part, status="fails", reason=f"the opposite is shown with {rows}, {p_in_words(test.p)}")
+        p = verdict.p
+        if verdict.outcome == "better":
+            return replace(part, status="holds", reason=f"shown with {rows}, {p_in_words(p)}", weakness=(P_VALUE, p))
+        return replace(part, status="fails", reason=f"the opposite is shown with {rows}, {p_in_words(p)}")
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from attractor.claims.rules import Costs, Differs, Equivalent, Reaches, Reported
 from attractor.claims.verdicts import AllOf, conjunction, figure
 from attractor.runs.quantity import ACCURACY, END_LOSS, MEAN_LOSS, MEMORY, SPEED, Quantity, effective_rank
 from attractor.runs.study_record import StudyRecord
-from attractor.verdict.equivalence import paired_equivalence
 from attractor.verdict.intervals import summary
 from attractor.verdict.power import pairs_needed
+from attractor.verdict.t_tests import paired_t_test
 from five_papers import CLAIMS
 from invented_records import OWN, losses, record
 from papers.coupled_qk.claims import REPETITION, SMALL
@@ -93,7 +93,7 @@ def test_the_pairs_that_would_show_that_there_is_no_lead_show_it_in_four_of_five
     needed = Differs((LEAD,)).parts(two_rows(-0.03, noise=40))[0].to_exclude
     sd = summary([40 * x for x in OWN[:8]]).standard_deviation
     drawn = np.random.default_rng(0).normal(0.0, sd, (400, needed))
-    shown = sum(paired_equivalence(row.tolist(), LEAD.margin, 0.025).p < 0.025 for row in drawn)
+    shown = sum(paired_t_test(row.tolist(), margin=LEAD.margin).p_within < 0.025 for row in drawn)
     assert 0.75 < shown / 400 < 0.92
 
 

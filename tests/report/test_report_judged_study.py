@@ -6,16 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scipy import stats
 from studies import BASE, ENTROPY, SPEED, shifted, study
 
-from attractor.claims.further_seeds import MOST, further_seeds, with_seeds
+from attractor.claims.further_seeds import with_seeds
 from attractor.files import plain
 from attractor.report.judged_study import JudgedStudy, parameters_apart
 from attractor.report.study_table import results, tables
 from attractor.runs.quantity import MEAN, PERPLEXITY, Quantity, effective_rank
 from attractor.runs.study_record import StudyRecord
-from attractor.verdict.power import power_of_pairs
+from attractor.verdict.family import MOST
+from attractor.verdict.judge import judge_observations
+from attractor.verdict.moderated import FEWEST_ROWS
+from attractor.verdict.observations import Observations, ObservedRun
 
 RATIO = replace(SPEED, unit="x")
 FIRST = replace(PERPLEXITY, unit="nats/byte")
@@ -23,18 +25,49 @@ FIRST = replace(PERPLEXITY, unit="nats/byte")
 
 def outcomes(record: StudyRecord) -> dict[str, str]:
     judged = JudgedStudy(record)
-    return {row: judged.differences[row, "", judged.headlines[0]].outcome for row in judged.design.rivals}
+    return {row: judged.differences[row, "", judged.headlines[0]].verdict.outcome for row in judged.design.rivals}
 
 
-def test_better_worse_and_no_difference_rest_on_pairs_in_nats():
-    record = study({"standard": BASE, "uniform": shifted(0.5), "good": shifted(-0.05), "bad": shifted(0.05)})
-    judged = JudgedStudy(record)
-    assert outcomes(record) == {"good": "better", "bad": "worse"}
-    found = judged.differences["good", "", FIRST]
-    expected = stats.ttest_rel(shifted(-0.05), BASE)
-    assert found.p == pytest.approx(expected.pvalue)
-    assert found.interval.mean == pytest.approx(-0.05)
-    assert found.adjusted == pytest.approx(2 * min(found.p, judged.differences["bad", "", FIRST].p))
+@pytest.mark.parametrize("n_rivals", [2, FEWEST_ROWS])
+def test_the_rows_of_a_study_are_judged_as_those_of_any_table(n_rivals: int) -> None:
+    """Criterion: from two rows up to where rows help one another to know their spread, all numbers are the judge's."""
+    rivals = {f"rival-{n}": shifted(0.004 * (n - 1), 0.002 * (1 + n % 3)) for n in range(n_rivals)}
+    judged = JudgedStudy(study({"standard": BASE, "uniform": shifted(0.5)} | rivals, margin=0.01))
+    losses = {row: judged.cell(row, "").compared(FIRST) for row in ("standard", *rivals)}
+    runs = {row: {seed: ObservedRun(loss) for seed, loss in by_seed.items()} for row, by_seed in losses.items()}
+    verdicts = judge_observations(Observations(runs, "loss"), baseline="standard", margin=0.01)
+    for row in rivals:
+        ours, theirs = judged.differences[row, "", FIRST].verdict, verdicts[row]
+        assert replace(ours, lost={}, correlation=theirs.correlation) == theirs
+        assert ours.p is not None
+    outcomes = {verdict.outcome for verdict in verdicts.verdicts}
+    assert outcomes >= {"no difference"}
+
+
+def test_what_was_judged_is_said_in_words_with_what_would_decide() -> None:
+    """Criterion: the further seeds are those that the judge plans, and the command at the end runs them."""
+    rows = {"good": shifted(-0.05), "near": shifted(0.001, 0.0016), "far": shifted(1e-9, 0.01)}
+    judged = JudgedStudy(study({"standard": BASE, "uniform": shifted(0.5)} | rows))
+    words = {row: judged.differences[row, "", FIRST].words for row in rows}
+    further = judged.differences["near", "", FIRST].verdict.further_seeds
+    assert further
+    assert words["good"] == "better"
+    assert f" nats/byte; {further} further seeds would show one of the size measured)" in words["near"]
+    assert f"; more than {MOST} pairs would show one of the size measured)" in words["far"]
+    seeds = " ".join(map(str, range(3 + further)))
+    expected = f"What next: {further} further seeds: attractor study run studies/synthetic.py --seeds {seeds}"
+    assert judged.verdict()[-1].text == expected
+
+
+def test_a_margin_is_one_of_the_first_quantity_in_its_unit() -> None:
+    losses = {"standard": BASE, "uniform": shifted(0.5), "near": shifted(1e-5, 0.01), "same": shifted(1e-4, 0.001)}
+    entropies = {"standard": {"entropy": 1.0}, "near": {"entropy": lambda seed: 1.0 + 0.1 * (seed - 1)}}
+    judged = JudgedStudy(study(losses, quantities=(PERPLEXITY, ENTROPY), probes=entropies, margin=0.01))
+    first, second = judged.headlines
+    words = {row: judged.differences[row, "", first].words for row in ("near", "same")}
+    assert "further seeds would show a difference of 0.01 nats/byte)" in words["near"]
+    assert words["same"] == "no difference within 0.01 nats/byte"
+    assert judged.differences["near", "", second].margin is None
 
 
 def test_a_ratio_is_shown_as_a_factor_and_tested_as_a_logarithm():
@@ -42,8 +75,8 @@ def test_a_ratio_is_shown_as_a_factor_and_tested_as_a_logarithm():
     record = study(dict.fromkeys(speeds, BASE), control=None, quantities=(RATIO,))
     judged = JudgedStudy(measured(record, speeds, "tokens_per_second"))
     slow = judged.differences["slow", "", RATIO]
-    assert slow.outcome == "worse"
-    assert slow.interval.mean == pytest.approx(math.log(0.5), abs=0.01)
+    assert slow.verdict.outcome == "worse"
+    assert slow.verdict.difference == pytest.approx(math.log(0.5), abs=0.01)
     assert slow.shown.mean == pytest.approx(0.5, abs=0.01)
     lines = [line.text for line in judged.verdict()]
     assert any(line.startswith("slow: worse, 0.50") and "] x (3 pairs)" in line for line in lines), lines
@@ -89,36 +122,6 @@ def test_a_quantity_of_one_layer_is_judged_in_that_layer():
     assert not any("layer -1" in heading or ", mean" in heading for heading in headings)
 
 
-def test_equal_differences_have_no_smallest_detectable_one():
-    accuracy = Quantity("accuracy", "metric.value", "higher")
-    record = study({"standard": BASE, "a": BASE}, control=None, quantities=(accuracy,))
-    boards = {"standard": [0.50, 0.52, 0.56], "a": [0.51, 0.53, 0.57]}
-    metrics = {row: [{"name": "accuracy", "value": value} for value in values] for row, values in boards.items()}
-    difference = JudgedStudy(measured(record, metrics, "metric")).differences["a", "", accuracy]
-    assert difference.words == "no difference shown"
-    assert difference.p == 0.25
-
-
-def test_the_margin_is_one_of_the_first_quantity_alone():
-    noisy = {"standard": BASE, "uniform": shifted(0.5), "a": shifted(0.001, 0.02)}
-    entropies = {"standard": {"entropy": 1.0}, "a": {"entropy": lambda seed: 1.0 + 0.1 * (seed - 1)}}
-    judged = JudgedStudy(study(noisy, quantities=(PERPLEXITY, ENTROPY), probes=entropies, margin=0.01))
-    assert judged.differences["a", "", judged.headlines[0]].further.margin == 0.01
-    further = judged.differences["a", "", judged.headlines[1]].further
-    assert further is None or further.margin is None
-
-
-def test_holm_is_over_the_whole_table_and_the_smallest_detectable_difference_is_consistent_with_it():
-    rows = {f"rival-{n}": shifted(0.004 + 0.004 * n, 0.002) for n in range(6)}
-    judged = JudgedStudy(study({"standard": BASE, "uniform": shifted(0.5)} | rows))
-    for row in rows:
-        found = judged.differences[row, "", FIRST]
-        if found.outcome == "no difference shown":
-            assert abs(found.interval.mean) <= found.detectable
-            assert f"smallest detectable {found.detectable:.2g} nats" in found.words
-    assert {judged.differences[row, "", FIRST].outcome for row in rows} == {"worse", "no difference shown"}
-
-
 def test_in_an_insensitive_setting_the_loss_is_not_judged_and_other_quantities_are():
     quantities = (PERPLEXITY, Quantity("loss slope", "probes.slope", "higher"))
     record = study(
@@ -128,9 +131,9 @@ def test_in_an_insensitive_setting_the_loss_is_not_judged_and_other_quantities_a
     )
     judged = JudgedStudy(record)
     assert judged.sensitivity[""].sensitive is False  # the interval around 0.002 contains zero
-    assert judged.differences["good", "", FIRST].outcome == "not judged"
-    assert "not judged: not sensitive" in judged.verdict()[1].text
-    assert judged.differences["good", "", quantities[1]].outcome == "better"
+    assert judged.differences["good", "", FIRST].verdict.outcome == "undecided"
+    assert "undecided (the setting is not sensitive)" in judged.verdict()[1].text
+    assert judged.differences["good", "", quantities[1]].verdict.outcome == "better"
     assert not any(measure == FIRST for _, measure in judged.leaders(judged.families[0]))
 
 
@@ -140,7 +143,7 @@ def test_sensitivity_is_found_for_each_column():
         "far": {"standard": BASE, "good": shifted(-0.05), "uniform": shifted(0.5)},
     }
     judged = JudgedStudy(study(columns=columns))
-    assert [judged.differences["good", column, FIRST].outcome for column in columns] == ["not judged", "better"]
+    assert [judged.differences["good", column, FIRST].verdict.outcome for column in columns] == ["undecided", "better"]
     kinds = [line.parts[0].kind for line in judged.verdict() if not line.subject]
     assert kinds == ["sensitive", "insensitive"]
 
@@ -148,8 +151,8 @@ def test_sensitivity_is_found_for_each_column():
 def test_one_seed_gives_no_interval_and_no_verdict():
     record = study({"standard": [1.7], "uniform": [2.2], "rival": [1.5]}, seeds=(0,))
     found = JudgedStudy(record).differences["rival", "", FIRST]
-    assert (found.interval.low, found.p, found.detectable) == (None, None, None)
-    assert found.words == "one seed: no interval"
+    assert (found.verdict.low, found.verdict.p, found.smallest) == (None, None, "")
+    assert found.words == "undecided (one pair has no interval)"
     assert JudgedStudy(record).sensitivity[""].sensitive is None
     assert "Sensitivity unknown" in JudgedStudy(record).verdict()[0].text
 
@@ -164,20 +167,12 @@ def test_missing_runs_are_named():
             "never": [None, None, None],
         }
     )
-    assert outcomes(record) == {"lost": "not finite", "apart": "no pairs", "never": "not run"}
-
-
-def test_equal_values_and_three_equal_differences_show_no_difference():
-    lead = {"heat": 2.0}
-    heat = (Quantity("heat", "probes.heat"),)
-    assert outcomes(study({"standard": BASE, "uniform": shifted(0.5), "twin": BASE})) == {"twin": "no difference shown"}
-    tied = study(
-        {"standard": BASE, "rival": BASE},
-        control=None,
-        quantities=heat,
-        probes={"standard": {"heat": 1.0}, "rival": lead},
-    )
-    assert outcomes(tied) == {"rival": "no difference shown"}
+    judged = JudgedStudy(record)
+    assert {row: judged.differences[row, "", FIRST].words for row in judged.design.rivals} == {
+        "lost": "undecided (a run diverged, or a ratio has a value of 0)",
+        "apart": "undecided (no seed in common with 'standard')",
+        "never": "undecided (not run)",
+    }
 
 
 def test_a_quantity_without_direction_is_higher_or_lower():
@@ -213,7 +208,7 @@ def test_the_control_never_leads_and_is_not_among_the_tests():
         study({"standard": BASE, "good": shifted(-0.01), "uniform": shifted(-0.5)}, quantities=(PERPLEXITY,))
     )
     assert judged.n_tests(judged.families[0]) == 1
-    assert judged.differences["uniform", "", FIRST].adjusted is None
+    assert judged.differences["uniform", "", FIRST].verdict.adjusted_p is None
     assert "uniform" not in judged.leaders(judged.families[0]).values()
 
 
@@ -255,26 +250,13 @@ def test_costs_are_shown_and_do_not_weaken_the_tests_of_quality() -> None:
     alone, beside = JudgedStudy(study(losses)), JudgedStudy(study(losses, quantities=(PERPLEXITY, *costs)))
     assert beside.n_tests(beside.families[0]) == alone.n_tests(alone.families[0]) == 2
     for row in alone.design.rivals:
-        assert beside.differences[row, "", FIRST].adjusted == alone.differences[row, "", FIRST].adjusted
+        assert (
+            beside.differences[row, "", FIRST].verdict.adjusted_p
+            == alone.differences[row, "", FIRST].verdict.adjusted_p
+        )
     assert {measure for _, _, measure in beside.differences} == {FIRST}
     of_costs = JudgedStudy(study(losses, quantities=costs))
     assert {quantity for _, _, quantity in of_costs.differences} == set(costs)
-
-
-def test_an_undecided_row_is_reported_with_the_seeds_and_command_that_would_decide() -> None:
-    """Criterion: this number of pairs has the stated power at the observed spread, and one pair less does not."""
-    record = study({"standard": BASE, "uniform": shifted(0.5), "near": shifted(0.001, 0.0016)})
-    judged = JudgedStudy(record)
-    found = judged.differences["near", "", FIRST]
-    assert found.further is not None
-    assert found.further.pairs is not None
-    chances = [power_of_pairs(0.0016, 0.001, n) or 0.0 for n in (found.further.pairs - 1, found.further.pairs)]
-    assert chances[0] < 0.8 <= chances[1]
-    assert f"{found.further.pairs - 3} further seeds would decide" in judged.verdict()[1].text
-    seeds = " ".join(map(str, range(found.further.pairs)))
-    last = judged.verdict()[-1].text
-    assert last.startswith(f"What next: {found.further.pairs - 3} further seeds: ")
-    assert last.endswith(f": attractor study run studies/synthetic.py --seeds {seeds}")
 
 
 AT_LOOKS = {
@@ -294,19 +276,18 @@ def test_planned_looks_decide_each_row_by_its_sequential_test() -> None:
     assert outcomes(record) == {
         "worse": "worse",
         "alike": "no difference",
-        "near": "no difference shown",
-        "open": "no difference shown",
+        "near": "undecided",
+        "open": "undecided",
     }
     for row in judged.design.rivals:
-        difference, verdict = judged.differences[row, "", judged.headlines[0]], rows.verdict(row, 0.05)
-        assert difference.interval is not None
-        assert (difference.interval.mean, difference.interval.n) == (verdict.difference, verdict.n)
-        assert difference.interval.low == pytest.approx(verdict.low)
-        assert difference.adjusted == pytest.approx(verdict.adjusted_p)
+        ours, theirs = judged.differences[row, "", judged.headlines[0]].verdict, rows.verdict(row, 0.05)
+        assert ours.difference is not None
+        for name in ("outcome", "n", "difference", "low", "high", "p", "adjusted_p"):
+            assert getattr(ours, name) == getattr(theirs, name)
     assert not judged.leaders(judged.families[0])
     said = {line.subject: line.text for line in judged.verdict()}
-    assert said["alike"].startswith("alike: no difference that matters, ")
-    assert said["open"].startswith("open: no verdict: 2 of at most 5 pairs have been run; the same command goes on")
+    assert said["alike"].startswith("alike: no difference within 0.005 nats/byte, ")
+    assert said["open"].startswith("open: undecided (2 of at most 5 pairs have been run; the same command goes on)")
     assert said["What next"].startswith("What next: the same command goes on, with 1 run to do at most: attractor")
     caption = " ".join(results(judged, judged.families[0]).caption)
     assert "at a look that was planned before the first run (2, 3, 4, 5 pairs)" in caption
@@ -316,39 +297,10 @@ def test_planned_looks_decide_each_row_by_its_sequential_test() -> None:
 def test_a_row_that_its_planned_seeds_do_not_decide_leads_to_fresh_ones() -> None:
     losses = {row: AT_LOOKS[row] for row in ("standard", "uniform", "near")}
     judged = JudgedStudy(study(losses, seeds=(0, 1, 2, 3, 4), margin=0.003, looks=(2, 3, 4, 5)))
-    further = judged.differences["near", "", judged.headlines[0]].further
-    assert further is not None
-    assert further.pairs is not None
-    seeds = " ".join(map(str, range(5, 5 + further.pairs)))
+    verdict = judged.differences["near", "", judged.headlines[0]].verdict
+    assert verdict.further_seeds
+    seeds = " ".join(map(str, range(5, 5 + verdict.n + verdict.further_seeds)))
     assert judged.verdict()[-1].text.endswith(f"attractor study run studies/synthetic.py --seeds {seeds}")
-
-
-def test_a_hopeless_number_of_seeds_is_not_recommended() -> None:
-    judged = JudgedStudy(study({"standard": BASE, "uniform": shifted(0.5), "near": shifted(1e-9, 0.01)}))
-    assert f"more than {MOST} seeds would be needed to decide" in judged.verdict()[1].text
-    assert len(judged.verdict()) == 2
-
-
-def test_seeds_are_planned_for_the_smallest_difference_that_matters_if_it_is_given() -> None:
-    losses = {"standard": BASE, "uniform": shifted(0.5), "near": shifted(1e-5, 0.01)}
-    fine, coarse = (JudgedStudy(study(losses, margin=margin)).differences["near", "", FIRST] for margin in (0.01, 0.1))
-    assert fine.further is not None
-    assert fine.further.pairs is not None
-    assert f"{fine.further.pairs - 3} further seeds would show a difference of 0.01 nats" in fine.words
-    assert "these seeds would show a difference of 0.1 nats/byte with a chance of 80%" in coarse.words
-
-
-def test_many_rivals_need_more_seeds_since_their_tests_are_adjusted() -> None:
-    near = further_seeds([0.0, 0.001, 0.002], None, 0.05)
-    among_many = further_seeds([0.0, 0.001, 0.002], None, 0.05 / 10)
-    assert near is not None
-    assert among_many is not None
-    assert (among_many.pairs or MOST) > (near.pairs or MOST)
-
-
-@pytest.mark.parametrize("differences", [[0.1], [0.1, 0.1], [0.1, math.nan]], ids=["one", "equal", "diverged"])
-def test_without_a_spread_nothing_is_planned(differences: list[float]) -> None:
-    assert further_seeds(differences, None, 0.05) is None
 
 
 def test_decided_rows_and_costs_need_no_further_seeds() -> None:
@@ -417,13 +369,13 @@ def test_a_row_whose_runs_equal_those_of_another_row_is_named() -> None:
 def test_stored_runs_are_judged_only_where_they_are_paired() -> None:
     losses = {"standard": BASE, "uniform": shifted(0.5), "longer": shifted(-0.05), "alike": shifted(-0.05)}
     judged = JudgedStudy(study(losses, budget="stored", tokens={"longer": 2_000_000}))
-    assert judged.differences["longer", "", FIRST].interval is None
-    assert judged.differences["alike", "", FIRST].outcome == "better"
+    assert judged.differences["longer", "", FIRST].verdict.measured is None
+    assert judged.differences["alike", "", FIRST].verdict.outcome == "better"
     assert judged.n_tests(judged.families[0]) == 1
     (line,) = [line.text for line in judged.verdict() if line.subject == "longer"]
-    assert line == "longer: no verdict: 2.00M tokens, where the baseline saw 1.00M"
+    assert line == "longer: undecided (2.00M tokens, where the baseline saw 1.00M)"
     planned = JudgedStudy(study(losses, budget="free", tokens={"longer": 2_000_000}))
-    assert planned.differences["longer", "", FIRST].outcome == "better"
+    assert planned.differences["longer", "", FIRST].verdict.outcome == "better"
 
 
 @pytest.mark.parametrize(("field", "said"), [("data", "other data"), ("eval_batches", "another eval_batches")])
@@ -432,7 +384,7 @@ def test_stored_runs_on_other_data_get_no_verdict(field: str, said: str) -> None
     for row in ("uniform", "rival"):
         record.cell(row).config[field] = "another"
     judged = JudgedStudy(record)
-    assert judged.verdict()[-1].text == f"rival: no verdict: {said} than the baseline's"
+    assert judged.verdict()[-1].text == f"rival: undecided ({said} than the baseline's)"
     assert judged.sensitivity[""].sensitive is None
     assert judged.leaders(judged.families[0]) == {}
 
@@ -472,6 +424,10 @@ def test_columns_without_a_difference_share_a_part_and_have_no_line_in_the_table
     judged = JudgedStudy(pilot(standard=[1.9, None, 1.7, 1.8], gated=[None, 1.6, None, 1.8]))
     (line,) = [line for line in judged.verdict() if line.subject == "gated"]
     assert [part.place for part in line.parts] == ["lr 0.008", "lr 0.001, 0.004", "lr 0.002"]
-    assert [part.kind for part in line.parts] == ["one seed", "not run", "no pairs"]
+    assert [part.words for part in line.parts] == [
+        "undecided (one pair has no interval)",
+        "undecided (not run)",
+        "undecided (no seed in common with 'standard')",
+    ]
     (table,) = [table for table in tables(judged) if table.name == "differences"]
     assert [row[1].text for row in table.rows] == ["0.008"]

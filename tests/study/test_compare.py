@@ -309,7 +309,9 @@ def test_a_run_that_fails_is_reported_and_does_not_stop_the_rest(
         assert before is not None
         assert after is not None
         assert after["valid_loss"] == before["valid_loss"]
-    assert "one seed" in next(line.text for line in JudgedStudy(record).verdict() if line.subject == "coupled-euler")
+    assert "one pair has no interval" in next(
+        line.text for line in JudgedStudy(record).verdict() if line.subject == "coupled-euler"
+    )
 
 
 def test_mechanisms_within_another_family_are_compared_under_its_name(base: TrainConfig, tmp_path: Path) -> None:
@@ -318,7 +320,9 @@ def test_mechanisms_within_another_family_are_compared_under_its_name(base: Trai
     assert "fast-slow" in record.design.title
     labels = [cell.config["label"] for cell in record.cells]
     assert labels == ["fast-slow", "fast-slow gated", "fast-slow uniform"]
-    assert "one seed" in next(line.text for line in JudgedStudy(record).verdict() if line.subject == "gated")
+    assert "one pair has no interval" in next(
+        line.text for line in JudgedStudy(record).verdict() if line.subject == "gated"
+    )
 
 
 def test_a_comparison_in_which_every_run_fails_is_an_error(

@@ -96,12 +96,12 @@ def test_rows_of_one_label_are_named_by_their_differing_fields_or_their_folder(t
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"data": "xyz"}, "no verdict: other data than the baseline's"),
-        ({"tokens": 500}, "no verdict: 500 tokens, where the baseline saw 1.00k"),
-        ({"eval_batches": 4}, "no verdict: another eval_batches than the baseline's"),
-        ({"accumulation": 4}, "no verdict: another accumulation than the baseline's"),
-        ({"seed": 7}, "no seed in common with the baseline"),
-        ({"lr": 1e-3}, "one seed: no interval"),
+        ({"data": "xyz"}, "undecided (other data than the baseline's)"),
+        ({"tokens": 500}, "undecided (500 tokens, where the baseline saw 1.00k)"),
+        ({"eval_batches": 4}, "undecided (another eval_batches than the baseline's)"),
+        ({"accumulation": 4}, "undecided (another accumulation than the baseline's)"),
+        ({"seed": 7}, "undecided (no seed in common with 'standard')"),
+        ({"lr": 1e-3}, "undecided (one pair has no interval)"),
     ],
 )
 def test_a_verdict_is_given_only_where_rows_are_paired(tmp_path: Path, other: dict[str, Any], said: str) -> None:

@@ -15,7 +15,6 @@ from attractor.verdict.intervals import (
     mean_interval,
     paired_difference,
     seed_differences,
-    smallest_detectable,
     summary,
 )
 from attractor.verdict.spread import brown_forsythe, spread_ratio
@@ -76,7 +75,6 @@ def test_one_value_has_no_interval():
     interval = mean_interval([2.0])
     assert (interval.mean, interval.low, interval.high, interval.half_width) == (2.0, None, None, None)
     assert not interval.excludes_zero
-    assert smallest_detectable([2.0]) is None
 
 
 def test_an_interval_of_no_values_is_refused():
@@ -96,13 +94,6 @@ def test_equal_values_have_an_interval_of_width_zero():
     assert mean_interval([0.5, 0.5]).excludes_zero
     assert not mean_interval([0.0, 0.0]).excludes_zero
     assert mean_interval([0.5, 0.5]).half_width == 0
-
-
-def test_a_mean_beyond_the_smallest_detectable_is_shown_and_one_below_is_not():
-    spread = np.array([-0.01, 0.0, 0.01])
-    smallest = smallest_detectable(spread)
-    assert mean_interval(spread + 1.01 * smallest).excludes_zero
-    assert not mean_interval(spread + 0.99 * smallest).excludes_zero
 
 
 @pytest.mark.parametrize("n", [2, 7])

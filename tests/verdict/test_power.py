@@ -8,7 +8,7 @@ from scipy import stats
 from statsmodels.stats.power import TTestPower
 
 from attractor.errors import InputError
-from attractor.verdict.intervals import smallest_detectable
+from attractor.verdict.intervals import mean_interval
 from attractor.verdict.power import detectable_with_power, pairs_needed, power_of_pairs
 from attractor.verdict.t_tests import paired_t_test
 
@@ -64,7 +64,7 @@ def test_the_detectable_difference_scales_with_the_noise_and_shrinks_with_pairs(
 
 def test_the_detectable_difference_exceeds_the_half_width_of_the_interval():
     differences = np.random.default_rng(0).normal(size=400)
-    ratio = detectable_with_power(differences.std(ddof=1), 400) / smallest_detectable(differences)
+    ratio = detectable_with_power(differences.std(ddof=1), 400) / mean_interval(differences).half_width
     assert ratio == pytest.approx(1.4, abs=0.05)
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from attractor.errors import InputError
-from attractor.verdict.equivalence import paired_equivalence
 from attractor.verdict.intervals import mean_interval
 from attractor.verdict.sequential import Sequential, nominal_levels
 from attractor.verdict.t_tests import paired_t_test
@@ -163,7 +162,8 @@ def test_a_single_look_is_the_t_test_and_tost():
     outcomes = set()
     for row in draw(2, n_draws=300) + np.array([[12.0], [0.0]] * 150):
         outcome = Sequential(0.2, 4.0, 2).look(row).outcome
-        equivalent, p = paired_equivalence(row, 4.0, 0.2).equivalent, paired_t_test(row).p
+        test = paired_t_test(row, margin=4.0)
+        equivalent, p = test.p_within < 0.2, test.p
         expected = "no relevant difference" if equivalent else "worse" if p < 0.2 else "undecided at the end"
         assert outcome == expected
         outcomes.add(outcome)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats import weightstats
 
+from attractor.errors import InputError
 from attractor.verdict.intervals import Summary, paired_difference, seed_differences, summary
 from attractor.verdict.t_tests import paired_t_test, welch
 
@@ -80,20 +81,20 @@ def test_equal_spread_and_size_make_welchs_test_students():
 @pytest.mark.parametrize(
     "found",
     [
-        paired_t_test([0.3]),
-        paired_t_test([0.3, math.nan, 0.4]),
+        paired_t_test([0.3], margin=1.0),
+        paired_t_test([0.3, math.nan, 0.4], margin=1.0),
         paired_t_test([0.0, 0.0]),
-        welch([1.0], [2.0, 3.0]),
+        welch([1.0], [2.0, 3.0], margin=1.0),
         welch([1.0, 2.0], [math.inf, 3.0]),
         welch(Summary(1.0, 0.1, 1), Summary(2.0, 0.1, 5)),
-        welch(Summary(1.0, math.nan, 3), Summary(2.0, 0.1, 5)),
+        welch(Summary(1.0, math.nan, 3), Summary(2.0, 0.1, 5), margin=1.0),
         welch([1.0, 1.0], [1.0, 1.0]),
     ],
     ids=str,
 )
 def test_values_that_determine_no_test_have_no_p_value(found):
     assert found.statistic is None
-    assert found.p is None
+    assert found.p is found.p_within is None
     assert not found.interval.excludes_zero
     assert asdict(found)["interval"]["n"] == found.n
 
@@ -123,3 +124,45 @@ def test_welchs_interval_covers_the_truth(n, m, spread):
     found = [welch(rng.normal(1, 1, n), rng.normal(0, spread, m)).interval for _ in range(2000)]
     covered = np.mean([interval.low <= 1 <= interval.high for interval in found])
     assert 0.93 < covered < 0.975
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("margin", [0.2, 1.0, 3.0])
+def test_being_within_a_margin_is_tested_as_in_statsmodels(seed, margin):
+    rng = np.random.default_rng(seed)
+    of, against = rng.normal(size=6), rng.normal(0.3, 2, size=6)
+    paired = paired_t_test(of - against, margin=margin)
+    assert paired.p_within == pytest.approx(weightstats.ttost_paired(of, against, -margin, margin)[0])
+    apart = welch(of, against[:4], margin=margin)
+    expected = weightstats.ttost_ind(of, against[:4], -margin, margin, usevar="unequal")[0]
+    assert apart.p_within == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("level", [0.01, 0.05])
+def test_a_difference_is_within_the_margin_where_its_interval_is(level):
+    outcomes = set()
+    for seed in range(200):
+        differences = np.random.default_rng(seed).normal(0.2, 0.5, size=6)
+        interval = paired_t_test(differences, 1 - 2 * level).interval
+        within = paired_t_test(differences, margin=0.7).p_within < level
+        assert within == (max(-interval.low, interval.high) < 0.7)
+        outcomes.add(within)
+    assert outcomes == {True, False}
+
+
+def test_a_difference_as_large_as_the_margin_is_called_equivalent_at_most_as_often_as_the_level():
+    draws = np.random.default_rng(1).normal(1.0, 0.3, (4000, 5))
+    errors = np.mean([paired_t_test(differences, margin=1.0).p_within < 0.05 for differences in draws])
+    assert abs(errors - 0.05) < 4 * math.sqrt(0.05 * 0.95 / 4000)
+
+
+def test_differences_without_spread_are_equivalent_only_within_the_margin():
+    assert paired_t_test([0.0, 0.0], margin=0.1).p_within < 0.05
+    assert paired_t_test([0.2, 0.2], margin=0.1).p_within > 0.95
+    assert paired_t_test([1.0, 1.0], margin=1.0).p_within is None
+
+
+@pytest.mark.parametrize("margin", [0.0, -1.0, math.nan, math.inf])
+def test_a_margin_must_be_a_positive_number(margin):
+    with pytest.raises(InputError, match="margin must be a number above zero"):
+        paired_t_test([0.0, 0.1], margin=margin)

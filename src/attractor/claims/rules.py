@@ -24,7 +24,6 @@ A paper's own rules lie beside its claims, as in papers/coupled_qk/rules.py.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 from attractor.claims.comparisons import (
     Compared,
@@ -39,12 +38,10 @@ from attractor.claims.comparisons import (
 from attractor.claims.verdicts import P_VALUE, Rule, Statement, figure
 from attractor.runs.quantity import LOSS, Quantity
 from attractor.runs.study_record import StudyRecord
-from attractor.verdict.equivalence import paired_equivalence
-from attractor.verdict.intervals import mean_estimate, mean_interval, summary
-from attractor.verdict.multiplicity import holm
-from attractor.verdict.power import POWER, pairs_needed
+from attractor.verdict.family import Comparison, judge_family, pairs_to_exclude, pairs_to_show
+from attractor.verdict.intervals import mean_interval
+from attractor.verdict.outcome import Verdict
 from attractor.verdict.sequential import Sequential
-from attractor.verdict.t_tests import paired_t_test
 from attractor.verdict.words import p_in_words
 
 LEVEL = 0.05
@@ -64,34 +61,30 @@ class Differs(Rule):
 
     def parts(self, record: StudyRecord) -> list[Statement]:
         compared = {pair: compare(record, self.quantity, pair, self.control) for pair in self.pairs}
-        testable = {pair: comparison.differences for pair, comparison in compared.items() if comparison.testable}
-        shown = holm({pair: paired_t_test(differences).p for pair, differences in testable.items()})
-        within = holm({pair: paired_equivalence(d, pair.margin, LEVEL / 2).p for pair, d in testable.items()})
-        return [
-            self._part(pair, comparison, shown.get(pair), within.get(pair)) for pair, comparison in compared.items()
-        ]
+        verdicts = judge_family(_asked(compared), level=1 - LEVEL, level_within=1 - LEVEL / 2)
+        return [self._part(pair, comparison, verdicts.get(pair)) for pair, comparison in compared.items()]
 
-    def _part(self, pair: Pair, comparison: Compared, p: float | None, p_within: float | None) -> Statement:
+    def _part(self, pair: Pair, comparison: Compared, verdict: Verdict | None) -> Statement:
         part = measured(direction(pair), comparison, self.quantity)
-        if comparison.obstacle is not None:
+        if comparison.obstacle is not None or verdict is None:
             return part
-        n = len(comparison.differences)
-        if p_within is not None and p_within < LEVEL / 2:
+        n, p = verdict.n, verdict.adjusted_p
+        if verdict.outcome == "no difference":
             return replace(part, status="fails", reason=f"shown to lie within {in_unit(pair.margin, self.quantity)}")
-        if p is not None and p < LEVEL:
-            if (fmean(comparison.differences.values()) < 0) == (pair.effect < 0):
-                return replace(
-                    part, status="holds", reason=f"shown with {n} pairs, {p_in_words(p)}", weakness=(P_VALUE, p)
-                )
+        if verdict.outcome == "worse":
             return replace(part, status="fails", reason=f"the opposite is shown with {n} pairs, {p_in_words(p)}")
+        if verdict.outcome == "better" and p is not None:
+            return replace(part, status="holds", reason=f"shown with {n} pairs, {p_in_words(p)}", weakness=(P_VALUE, p))
         tests = len(self.pairs)
-        excluded = _excludes(comparison.differences, pair.effect)
+        assert verdict.low is not None
+        assert verdict.high is not None
+        excluded = not verdict.low <= pair.effect <= verdict.high
         return replace(
             part,
             reason=f"not shown with {n} pairs"
             + (", whose 95% interval excludes the effect in question" if excluded else ""),
-            to_show=None if excluded else _pairs_to_show(comparison.differences, pair.effect, LEVEL / tests),
-            to_exclude=_pairs_to_exclude(comparison.differences, pair.margin, LEVEL / 2 / tests),
+            to_show=None if excluded else pairs_to_show(verdict.spread, pair.effect, LEVEL / tests),
+            to_exclude=pairs_to_exclude(verdict.spread, pair.margin, LEVEL / 2 / tests),
         )
 
 
@@ -115,35 +108,18 @@ class Equivalent(Rule):
 
     def parts(self, record: StudyRecord) -> list[Statement]:
         compared = {pair: compare(record, self.quantity, pair, self.control) for pair in self.pairs}
-        testable = {pair: comparison.differences for pair, comparison in compared.items() if comparison.testable}
-        beyond = holm({pair: self._p_beyond(differences, pair.margin) for pair, differences in testable.items()})
+        verdicts = judge_family(_asked(compared, self.only_above), level=1 - LEVEL)
         missing = self._missing_premise(record)
-        return [self._part(pair, comparison, beyond.get(pair), missing) for pair, comparison in compared.items()]
+        return [self._part(pair, comparison, verdicts.get(pair), missing) for pair, comparison in compared.items()]
 
     def _statement(self, pair: Pair) -> str:
         return f"{pair.of} {'no higher than' if self.only_above else 'equal to'} {pair.against}{pair.place}"
 
-    def _p_within(self, differences: Mapping[int, float], margin: float) -> float | None:
-        if not self.only_above:
-            return paired_equivalence(differences, margin, LEVEL).p
-        estimate = mean_estimate(differences)
-        statistic = estimate.statistic(margin)
-        return None if statistic is None else estimate.chance_above(-statistic)
-
-    def _p_beyond(self, differences: Mapping[int, float], margin: float) -> float | None:
-        """Return a p value that is below 0.05 exactly where the 95% interval lies outside the margin."""
-        estimate = mean_estimate(differences)
-        above, below = estimate.statistic(margin), estimate.statistic(-margin)
-        chances = [] if above is None else [estimate.chance_above(above)]
-        chances += [] if below is None else [estimate.chance_above(-below)]
-        return min(1.0, 2 * min(chances)) if chances else None
-
-    def _part(self, pair: Pair, comparison: Compared, p_beyond: float | None, missing: str) -> Statement:
+    def _part(self, pair: Pair, comparison: Compared, verdict: Verdict | None, missing: str) -> Statement:
         part = measured(self._statement(pair), comparison, self.quantity)
-        if comparison.obstacle is not None:
+        if comparison.obstacle is not None or verdict is None:
             return part
-        n = len(comparison.differences)
-        p = self._p_within(comparison.differences, pair.margin)
+        n, p = verdict.n, verdict.p_within  # all parts must hold, so none needs a correction
         margin = in_unit(pair.margin, self.quantity)
         bound = f"at most {margin} higher" if self.only_above else f"within {margin}"
         if p is not None and p < LEVEL:
@@ -151,9 +127,9 @@ class Equivalent(Rule):
             if missing:
                 return replace(part, reason=f"{within}, but the premise is not shown: {missing}")
             return replace(part, status="holds", reason=within, weakness=(P_VALUE, p))
-        if p_beyond is not None and p_beyond < LEVEL:
+        if verdict.adjusted_beyond is not None and verdict.adjusted_beyond < LEVEL:
             return replace(part, status="fails", reason=f"a difference beyond {margin} is shown with {n} pairs")
-        needed = _pairs_to_exclude(comparison.differences, pair.margin, LEVEL, n_tests=1 if self.only_above else 2)
+        needed = pairs_to_exclude(verdict.spread, pair.margin, LEVEL, n_sides=1 if self.only_above else 2)
         shown = f"not shown to {'be' if self.only_above else 'lie'} {bound} with {n} pairs"
         return replace(part, reason=shown, to_exclude=needed)
 
@@ -412,10 +388,19 @@ def measured(statement: str, comparison: Compared, quantity: Quantity) -> Statem
     return replace(part, status=comparison.obstacle.status, reason=comparison.obstacle.reason)
 
 
-def _excludes(differences: Mapping[int, float], effect: float) -> bool:
-    """Return whether the claimed effect lies outside the 95% interval of the mean difference."""
-    interval = mean_interval(differences)
-    return interval.low is not None and interval.high is not None and not interval.low <= effect <= interval.high
+def _asked(compared: Mapping[Pair, Compared], only_above: bool = False) -> dict[Pair, Comparison]:
+    """Return what the judge compares. The claimed direction is the better one."""
+    return {
+        pair: Comparison(
+            pair.of,
+            tuple(comparison.differences.values()),
+            margin=pair.margin,
+            only_above=only_above,
+            lower_is_better=pair.effect < 0,
+        )
+        for pair, comparison in compared.items()
+        if comparison.testable
+    }
 
 
 def direction(pair: Pair) -> str:
@@ -440,14 +425,3 @@ def _lost(seeds: Sequence[int]) -> str:
     return (
         f"{seeds_in_words(seeds)} finished without this number, which may not have been finite: new runs would decide"
     )
-
-
-def _pairs_to_show(differences: Mapping[int, float], effect: float, level: float) -> int | None:
-    spread = summary(differences).standard_deviation
-    return pairs_needed(spread, effect, level=level) if spread else None
-
-
-def _pairs_to_exclude(differences: Mapping[int, float], margin: float, level: float, n_tests: int = 2) -> int | None:
-    """Count the pairs that give all one-sided tests at `level` together a power of at least 80%: two have 90% each."""
-    spread = summary(differences).standard_deviation
-    return pairs_needed(spread, margin, 1 - (1 - POWER) / n_tests, 2 * level) if spread else None

@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from attractor.claims.comparisons import SENSITIVITY_UNKNOWN
-from attractor.claims.further_seeds import MOST, with_seeds
+from attractor.claims.further_seeds import with_seeds
 from attractor.runs.study_record import StudyRecord
+from attractor.verdict.family import MOST
 from attractor.verdict.intervals import Interval
 
 REVISION = 2  # raise this number when code changes a verdict without changing a rule's fields

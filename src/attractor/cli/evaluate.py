@@ -123,7 +123,7 @@ def _validation_sets(args: EvaluateArguments, console: Console) -> None:
 
 def _texts(args: EvaluateArguments, console: Console) -> None:
     from attractor.evaluate.texts.documents import texts_on, trained_text
-    from attractor.evaluate.texts.paired_test import paired, require_enough
+    from attractor.evaluate.texts.paired_test import in_words, paired, require_enough
     from attractor.evaluate.texts.tables import lines_of_documents, record_of_texts, table_of_texts
 
     folders = [args.model, *([] if args.against is None else [args.against])]
@@ -145,11 +145,11 @@ def _texts(args: EvaluateArguments, console: Console) -> None:
         names = [str(folder) for folder in folders]
     scores = [_score(args, folder, name, texts, console) for folder, name in zip(folders, names, strict=True)]
     console.print(table_of_texts(scores))
-    test = paired(*scores) if len(scores) == 2 else None
-    if test is not None:
-        say(console, test.verdict)
+    verdict = paired(*scores) if len(scores) == 2 else None
+    if verdict is not None:
+        say(console, in_words(verdict))
     if args.out is not None:
-        results = {"texts": texts.name, "held_out": texts.held_out, **record_of_texts(scores, test)}
+        results = {"texts": texts.name, "held_out": texts.held_out, **record_of_texts(scores, verdict)}
         write_text(args.out / "documents.jsonl", "".join(lines_of_documents(scores)))
         _write_record(args, results, console)
 

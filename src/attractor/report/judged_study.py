@@ -1,67 +1,35 @@
-"""Judge a study: the paired differences of its rows, their tests, and the verdict in words.
+"""Judge a study: ask the judge about the paired differences of its rows, and put the verdict into lines.
 
 Each row is compared with the baseline of its column, seed by seed:
 
     d_s = x_s(row) - x_s(baseline)   over the seeds s that both have                                        (1)
 
-Each difference has its mean, its 95% t interval and the two-sided p of Student's paired test. The p values of one table
-are adjusted together by Holm's method, and the outcome rests on the adjusted values. Costs (parameters, speed, memory)
-are shown and not tested, so that they do not weaken the tests of quality; a study of costs alone tests them. If no
-difference is shown, the outcome names the smallest mean difference that would have been shown:
+`verdict/family.py` judges these differences, those of one table with one correction. Costs (parameters, speed, memory)
+are shown and not tested, so that they do not weaken the tests of quality; a study of costs alone tests them. Studies of
+language first check the control: unless the 95% interval of its paired gap to the baseline lies above zero, quality in
+that column is not judged (`verdict/sensitivity.py`).
 
-    t(1 - 0.05 / 2m; n - 1) s / √n   among m tests                                                           (2)
-
-Holm's method rejects every difference beyond (2), so a difference that is not shown is smaller. Studies of language
-first check the control: unless the 95% interval of its paired gap to the baseline lies above zero, quality in that
-column is not judged (`verdict/sensitivity.py`).
-
-Where a study planned its looks before the first run, the outcomes are those of its sequential test, which counts all
+Where a study planned its looks before the first run, the verdicts are those of its sequential test, which counts all
 looks and rows (`verdict/sequential_rows.py`), and intervals hold over all looks.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from attractor.claims.comparisons import double, n_on_two_devices
-from attractor.claims.further_seeds import FEWEST, FurtherSeeds, further_seeds, with_seeds
+from attractor.claims.comparisons import double, learning_rate, n_on_two_devices
+from attractor.claims.further_seeds import FEWEST, with_seeds
 from attractor.console import with_prefix
 from attractor.runs.quantity import LOSS_OF_VALIDATION, MEAN, Quantity
 from attractor.runs.study_record import Cell, StudyRecord
-from attractor.verdict.intervals import Interval, Summary, seed_differences, smallest_detectable, summary
-from attractor.verdict.multiplicity import holm
+from attractor.verdict.family import MOST, Comparison, judge_family
+from attractor.verdict.intervals import Interval, Summary, seed_differences, summary
+from attractor.verdict.outcome import Verdict
 from attractor.verdict.sensitivity import ControlGap, control_gap
-from attractor.verdict.sequential_rows import SequentialRows
-from attractor.verdict.t_tests import Difference, paired_t_test
 from attractor.verdict.words import signed
 
-LEVEL = 0.95
 # Fields that determine the validation batches, which are as large as a micro-batch.
 VALIDATED_ON = ("data", "task", "seq_len", "batch_size", "accumulation", "eval_batches")
-ComparisonOutcome = Literal[
-    "better",
-    "worse",
-    "higher",
-    "lower",
-    "no difference",
-    "no difference shown",
-    "one seed",
-    "not judged",
-    "no pairs",
-    "not paired",
-    "not finite",
-    "not measured",
-    "not run",
-]
-SHOWN: tuple[ComparisonOutcome, ...] = ("better", "worse", "higher", "lower")
-REASONS: dict[ComparisonOutcome, str] = {
-    "no difference": "no difference that matters",
-    "one seed": "one seed: no interval",
-    "not judged": "not judged: not sensitive",
-    "no pairs": "no seed in common with the baseline",
-    "not finite": "not finite: a run diverged, or a ratio has a value of 0",
-}
 
 
 @dataclass(frozen=True)
@@ -90,42 +58,48 @@ class Spread:
 
 @dataclass(frozen=True)
 class JudgedDifference:
-    """The difference between a row and the baseline of its column in one quantity, with its test and outcome."""
+    """The verdict on the difference between a row and the baseline of its column in one quantity."""
 
     row: str
     column: str
     measure: Quantity
-    by_seed: Mapping[int, float]
-    interval: Interval | None
-    p: float | None
-    adjusted: float | None
-    detectable: float | None
-    outcome: ComparisonOutcome
-    reason: str = ""  # why the two rows are not paired, or not decided yet
-    further: FurtherSeeds | None = None  # seeds that would decide, if no difference was shown
+    verdict: Verdict
+    margin: float | None = None  # in the unit of the quantity
 
     @property
     def shown(self) -> Interval | None:
         """The interval in the unit of the quantity. Ratios are tested as logarithms, and shown as ratios."""
-        return None if self.interval is None else self.measure.shown(self.interval)
+        measured = self.verdict.measured
+        return None if measured is None else self.measure.shown(measured)
+
+    @property
+    def is_shown(self) -> bool:
+        return self.verdict.outcome not in ("no difference", "undecided")
 
     @property
     def smallest(self) -> str:
-        """The smallest difference that would have been shown, in the unit of the quantity."""
-        if self.detectable is None:
-            return ""
-        if self.detectable < 1e-12 and not self.measure.as_ratio:
-            return "0"  # only rounding errors differ
-        return f"{self.measure.in_unit(self.detectable):.{3 if self.measure.unit == 'x' else 2}g}"
+        """The smallest true difference that these seeds show with a power of 80%, in the unit of the quantity."""
+        detectable = self.verdict.detectable
+        digits = 3 if self.measure.unit == "x" else 2
+        return "" if detectable is None else f"{self.measure.in_unit(detectable):.{digits}g}"
 
     @property
     def words(self) -> str:
-        """The outcome in words; if no difference was shown, with the smallest detectable one and the seeds to add."""
-        if self.outcome == "no difference shown" and self.detectable is not None and not self.reason:
-            smallest = f"{self.smallest}{' ' if self.measure.unit else ''}{self.measure.unit}"
-            further = f"; {self.further.words(self.measure.unit)}" if self.further else ""
-            return f"no difference shown (smallest detectable {smallest}{further})"
-        return f"no verdict: {self.reason}" if self.reason else REASONS.get(self.outcome, self.outcome)
+        """The outcome, with its reason where no difference is shown."""
+        verdict, unit = self.verdict, f"{' ' if self.measure.unit else ''}{self.measure.unit}"
+        goal = "one of the size measured" if self.margin is None else f"a difference of {self.margin:g}{unit}"
+        if verdict.outcome == "no difference":
+            return f"no difference within {self.margin:g}{unit}"
+        if self.is_shown:
+            return verdict.outcome
+        if verdict.detectable is None:
+            reason = verdict.reason.removesuffix(".")
+            return f"undecided ({reason[:1].lower()}{reason[1:]})"
+        further = f"more than {MOST} pairs would show {goal}"
+        if verdict.further_seeds is not None:
+            further = f"{verdict.further_seeds} further seed{'s' * (verdict.further_seeds > 1)} would show {goal}"
+        known = f"; {further}" if verdict.further_seeds != 0 else ""
+        return f"undecided (smallest detectable {self.smallest}{unit}{known})"
 
 
 @dataclass(frozen=True)
@@ -252,7 +226,7 @@ class JudgedStudy:
 
     def n_tests(self, family: tuple[Quantity, ...]) -> int:
         return sum(
-            self.differences[row, column, measure].p is not None
+            self.differences[row, column, measure].verdict.p is not None
             for row in self.design.rivals
             for column in self.design.columns
             for measure in family
@@ -260,39 +234,35 @@ class JudgedStudy:
         )
 
     def leaders(self, family: tuple[Quantity, ...]) -> dict[tuple[str, Quantity], str]:
-        """Return the best row by column and quantity, if the test shows it to be better than the second best.
+        """Return the best row by column and quantity, if it is judged to be better than the second best.
 
-        The test is paired by seed, and adjusted by Holm's method over the columns of the table. The control does not
-        compete. Rows are ranked by all their seeds, so the common seeds may contradict the ranking; then there is no
-        leader. Nor is there one where looks were planned, which are looks at differences from the baseline.
+        One correction covers the columns of the table. The control does not compete. Rows are ranked by all their
+        seeds, so the common seeds may contradict the ranking; then there is no leader. Nor is there one where looks
+        were planned, which are looks at differences from the baseline.
         """
         if self.at_looks is not None:
             return {}
-        p_values: dict[tuple[str, Quantity], float | None] = {}
-        first: dict[tuple[str, Quantity], str] = {}
-        for measure in family:
-            for column in self.design.columns:
-                place = (column, measure)
-                better = measure.better
-                insensitive = column in self.sensitivity and self.sensitivity[column].sensitive is False
-                if better is None or not self.is_tested(measure) or (measure.judges_quality and insensitive):
-                    continue
-                sign = 1 if better == "lower" else -1
-                ranked = sorted(
-                    (sign * mean, row)
-                    for row in self.design.rows
-                    if row != self.design.control
-                    and not self.unpaired(row, column)
-                    and (mean := self.spread(row, column, measure).mean) is not None
-                    and math.isfinite(mean)
-                )
-                if len(ranked) >= 2:
-                    (_, best), (_, second) = ranked[:2]
-                    test = self._paired_test(best, second, column, measure)
-                    contradicted = test is not None and (test.estimate < 0) != (measure.is_loss or better == "lower")
-                    first[place] = best
-                    p_values[place] = None if test is None or test.p is None else 1.0 if contradicted else test.p
-        return {place: first[place] for place, p in holm(p_values).items() if p is not None and p < 1 - LEVEL}
+        places = [(column, measure) for measure in family for column in self.design.columns]
+        ranked = {place: self._ranked(*place) for place in places if self.is_tested(place[1])}
+        verdicts = judge_family(
+            {place: self._comparison(rows[0], rows[1], *place) for place, rows in ranked.items() if len(rows) > 1}
+        )
+        return {place: verdict.row for place, verdict in verdicts.items() if verdict.outcome == "better"}
+
+    def _ranked(self, column: str, measure: Quantity) -> list[str]:
+        """Return the rows from the best to the worst mean; fewer than two where nothing can lead."""
+        lower = lower_is_better(measure)
+        means = {
+            row: mean
+            for row in self.design.rows
+            if row != self.design.control
+            and not self.unpaired(row, column)
+            and (mean := self.spread(row, column, measure).mean) is not None
+            and math.isfinite(mean)
+        }
+        if lower is None or self._is_blind(column, measure):
+            return []
+        return sorted(means, key=lambda row: means[row] if lower else -means[row])
 
     def verdict(self) -> list[VerdictLine]:
         """Return lines on sensitivity, on rates, on each rival in the first tested quantity, and on what to do next."""
@@ -306,103 +276,62 @@ class JudgedStudy:
         control, baseline = (self.cell(row, column).compared(LOSS_OF_VALIDATION) for row in rows)
         return control_gap({} if self.unpaired(self.design.control, column) else control, baseline)
 
-    def _compared(self, row: str, column: str, measure: Quantity) -> dict[int, float]:
-        return self.cell(row, column).compared(measure)
-
-    def _paired_test(self, row: str, other: str, column: str, measure: Quantity) -> Difference | None:
-        of, against = self._compared(row, column, measure), self._compared(other, column, measure)
-        return paired_t_test(seed_differences(of, against)) if of.keys() & against.keys() else None
+    def _is_blind(self, column: str, measure: Quantity) -> bool:
+        """Say whether the setting of a column is not sensitive, so that this quantity is not judged there."""
+        return measure.judges_quality and column in self.sensitivity and self.sensitivity[column].sensitive is False
 
     def _judge(self, family: tuple[Quantity, ...]) -> list[JudgedDifference]:
-        compared = [row for row in self.design.rows if row != self.design.baseline]
+        """Judge a family of differences. The control tests the setting, and is not among the tests."""
         measures = [measure for measure in family if self.is_tested(measure)]
-        places = [(row, column, measure) for measure in measures for column in self.design.columns for row in compared]
-        by_seed = {place: self._by_seed(*place) for place in places}  # (1)
-        tested = {place: paired_t_test(by_place, LEVEL) for place, by_place in by_seed.items() if by_place}
-        adjusted = holm({place: test.p for place, test in tested.items() if place[0] != self.design.control})
-        n_tests = sum(p is not None for p in adjusted.values())
         differences = []
-        for place, values in by_seed.items():
-            test = tested.get(place)
-            p = adjusted.get(place)
-            error_rate = (1 - LEVEL) / max(n_tests, 1)
-            detectable = smallest_detectable(values, 1 - error_rate) if values else None  # (2)
-            if detectable == 0 and test is not None and test.interval.mean:
-                detectable = None  # differences without spread tell no more than their signs
-            outcome = self._outcome(*place, None if test is None else test.interval, p)
-            undecided = outcome == "no difference shown" and place[0] != self.design.control
-            difference = JudgedDifference(
-                *place,
-                values,
-                None if test is None else test.interval,
-                None if test is None else test.p,
-                p,
-                detectable if detectable is not None and math.isfinite(detectable) else None,
-                outcome,
-                self.unpaired(*place[:2]),
-                self._further(place[2], values, error_rate) if undecided else None,
-            )
-            differences.append(difference if self.at_looks is None else self._at_looks(difference, self.at_looks))
-        return differences
+        for rows in (self.design.rivals, [row for row in self.design.rows if row == self.design.control]):
+            places = [(row, column, measure) for measure in measures for column in self.design.columns for row in rows]
+            asked = {place: self._comparison(place[0], self.design.baseline, *place[1:]) for place in places}
+            differences += [
+                JudgedDifference(*place, verdict, self._margin(place[2]))
+                for place, verdict in judge_family(asked).items()
+            ]
+        return [self._in_its_setting(difference) for difference in differences]
 
-    def _at_looks(self, difference: JudgedDifference, rows: SequentialRows) -> JudgedDifference:
-        """Return the difference as the planned looks decide it, where it can be judged."""
-        row, measure = difference.row, difference.measure
-        if row not in rows.tests or difference.outcome not in ("better", "worse", "no difference shown", "one seed"):
+    def _in_its_setting(self, difference: JudgedDifference) -> JudgedDifference:
+        """Withdraw the verdict on the control, and those of a setting that is not sensitive; else follow the plan."""
+        verdict = replace(difference.verdict, outcome="undecided", further_seeds=None)
+        if difference.row == self.design.control:
+            verdict = replace(verdict, adjusted_p=None, reason="The control tests the setting.")
+        elif self._is_blind(difference.column, difference.measure) and verdict.p is not None:
+            verdict = replace(verdict, detectable=None, reason="The setting is not sensitive.")
+        elif self.at_looks is not None and difference.row in self.at_looks.tests and verdict.difference is not None:
+            verdict = self.at_looks.verdict(difference.row, 0.05)
+            if difference.row not in self.at_looks.decisions:
+                verdict = replace(verdict, detectable=None, further_seeds=None)
+        else:
             return difference
-        verdict, decision = rows.verdict(row, 1 - LEVEL), rows.decisions.get(row)
-        undecided = decision is not None and verdict.outcome == "undecided"
-        seen = dict(zip(self.design.seeds, rows.differences[row][: verdict.n], strict=False))
-        interval = difference.interval
-        if verdict.difference is not None:
-            interval = Interval(verdict.difference, verdict.low, verdict.high, verdict.n, LEVEL)
-        further = self._further(measure, seen, rows.tests[row].alpha) if undecided else None
-        return replace(
-            difference,
-            by_seed=seen or difference.by_seed,
-            interval=interval,
-            p=verdict.p,
-            adjusted=verdict.adjusted_p,
-            detectable=decision.interval.half_width if decision is not None and undecided else None,
-            outcome="no difference shown" if verdict.outcome == "undecided" else verdict.outcome,
-            reason=verdict.reason.removesuffix(".") if decision is None else "",
-            further=None if further is None else replace(further, known=0),  # a further test needs seeds of its own
+        return replace(difference, verdict=verdict)
+
+    def _comparison(self, row: str, other: str, column: str, measure: Quantity) -> Comparison:
+        of, against = (self.cell(name, column).compared(measure) for name in (row, other))
+        unpaired = self.unpaired(row, column)
+        paired = of.keys() & against.keys() and not unpaired
+        numbers = tuple(seed_differences(of, against).values()) if paired else ()  # (1)
+        obstacle = ""
+        if not numbers:
+            absent = "" if of else "Not measured." if self.cell(row, column).outcomes else "Not run."
+            obstacle = absent or (f"{unpaired}." if unpaired else f"No seed in common with '{other}'.")
+        elif not all(map(math.isfinite, numbers)):
+            obstacle = "A run diverged, or a ratio has a value of 0."
+        margin = self._margin(measure)
+        return Comparison(
+            row,
+            numbers,
+            margin=None if margin is None else abs(measure.as_compared(margin)),
+            lower_is_better=lower_is_better(measure),
+            group=(column, measure) if other == self.design.baseline else None,
+            obstacle=obstacle,
         )
 
-    def _further(self, measure: Quantity, values: Mapping[int, float], error_rate: float) -> FurtherSeeds | None:
-        """Plan further seeds. The margin of a study is one of its first quantity, in that quantity's unit."""
-        margin = self.design.margin if measure == self.headlines[0] else None
-        further = further_seeds(values, None if margin is None else measure.as_compared(margin), error_rate)
-        return None if further is None else replace(further, margin=margin)
-
-    def _by_seed(self, row: str, column: str, measure: Quantity) -> dict[int, float]:
-        of, against = (self._compared(name, column, measure) for name in (row, self.design.baseline))
-        paired = of.keys() & against.keys() and not self.unpaired(row, column)
-        return seed_differences(of, against) if paired else {}
-
-    def _outcome(
-        self, row: str, column: str, measure: Quantity, interval: Interval | None, adjusted: float | None
-    ) -> ComparisonOutcome:
-        if not self.cell(row, column).outcomes:
-            return "not run"
-        if not self._compared(row, column, measure):
-            return "not measured"
-        if self.unpaired(row, column):
-            return "not paired"
-        if interval is None:
-            return "no pairs"
-        if not math.isfinite(interval.mean):
-            return "not finite"
-        if interval.n == 1:
-            return "one seed"
-        if measure.judges_quality and column in self.sensitivity and self.sensitivity[column].sensitive is False:
-            return "not judged"
-        if adjusted is None or adjusted >= 1 - LEVEL:
-            return "no difference shown"
-        if measure.better is None:
-            return "lower" if interval.mean < 0 else "higher"
-        lower_is_better = measure.is_loss or measure.better == "lower"
-        return "better" if (interval.mean < 0) == lower_is_better else "worse"
+    def _margin(self, measure: Quantity) -> float | None:
+        """Return the margin of the study, which is one of its first quantity, in that quantity's unit."""
+        return self.design.margin if measure == self.headlines[0] else None
 
     def _instrument(self) -> list[VerdictLine]:
         """Return lines on sensitivity; columns of the same result share a line."""
@@ -458,10 +387,11 @@ class JudgedStudy:
         without: dict[tuple[str, str], list[str]] = {}  # columns by outcome and words
         for column in self.design.columns:
             difference = self.differences[row, column, measure]
-            if difference.interval is None:
-                without.setdefault((difference.outcome, difference.words), []).append(column)
+            if (interval := difference.shown) is None:
+                without.setdefault((difference.verdict.outcome, difference.words), []).append(column)
             else:
-                parts.append(_part(difference, self.place(column)))
+                numbers = with_pairs(interval, measure.unit)
+                parts.append(VerdictPart(difference.verdict.outcome, self.place(column), difference.words, numbers))
         parts += [VerdictPart(kind, self._places(columns), words) for (kind, words), columns in without.items()]
         remark = self._parameters_apart(row) + self._rates_apart(row) + self._devices_apart(row)
         remark += self._without_effect(row)
@@ -472,13 +402,14 @@ class JudgedStudy:
         if self.design.budget == "stored" or self.tested[0].is_cost:
             return []
         first, command = self.tested[0], self.design.command
-        differences = [
-            self.differences[row, column, first] for row in self.design.rivals for column in self.design.columns
+        places = [(row, column, first) for row in self.design.rivals for column in self.design.columns]
+        known = self.design.seeds if self.at_looks is None else ()  # a test after planned looks needs seeds of its own
+        needed = [
+            FEWEST if verdict.n == 1 else verdict.n + verdict.further_seeds
+            for verdict in (self.differences[place].verdict for place in places)
+            if verdict.n == 1 or (verdict.outcome == "undecided" and verdict.further_seeds is not None)
         ]
-        needed = [difference.further.pairs or 0 for difference in differences if difference.further]
-        needed += [FEWEST] if any(difference.outcome == "one seed" for difference in differences) else []
-        known = self.design.seeds if self.at_looks is None else ()
-        n_seeds = max(needed, default=0)
+        n_seeds = max((n for n in needed if n <= MOST), default=0)
         n_further = n_seeds - len(known)
         steps = []
         if any(column.sensitive is False for column in self.sensitivity.values()):
@@ -504,7 +435,7 @@ class JudgedStudy:
         """Return a remark for a row that was trained at another learning rate than the baseline."""
         apart: dict[tuple[float, float], list[str]] = {}
         for column in self.design.columns:
-            ours, theirs = (self.cell(name, column).config.get("lr") for name in (row, self.design.baseline))
+            ours, theirs = (learning_rate(self.record, name, column) for name in (row, self.design.baseline))
             if ours and theirs and ours != theirs:
                 apart.setdefault((ours, theirs), []).append(self.place(column))
         everywhere = sum(map(len, apart.values())) == len(self.design.columns) and len(apart) == 1
@@ -537,11 +468,9 @@ class JudgedStudy:
         return max((count for count in counts if count), default=None)
 
 
-def _part(difference: JudgedDifference, place: str) -> VerdictPart:
-    interval = difference.shown
-    if interval is None or not math.isfinite(interval.mean):
-        return VerdictPart(difference.outcome, place, difference.words)
-    return VerdictPart(difference.outcome, place, difference.words, with_pairs(interval, difference.measure.unit))
+def lower_is_better(measure: Quantity) -> bool | None:
+    """Return which side of a quantity is better as it is compared, where perplexities are losses; None for neither."""
+    return True if measure.is_loss else None if measure.better is None else measure.better == "lower"
 
 
 def parameters_apart(ours: int, theirs: int) -> str:

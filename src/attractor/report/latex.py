@@ -99,11 +99,11 @@ def _of_place(judged: JudgedStudy, row: str, column: str, measure: Quantity) -> 
             yield ("sd",), _plain(shown(spread.sd, spread.mean, digits, path))
         yield ("n",), str(spread.n)
     difference = judged.differences.get((row, column, measure))
-    if difference is not None and (interval := difference.shown) is not None and math.isfinite(interval.mean):
+    if difference is not None and (interval := difference.shown) is not None:
         for ending, value in (("", interval.mean), ("low", interval.low), ("high", interval.high)):
             if value is not None:
                 yield ("difference", ending), _plain(with_sign(value, interval, measure.unit))
-        for ending, p in (("p", difference.p), ("holm p", difference.adjusted)):
+        for ending, p in (("p", difference.verdict.p), ("holm p", difference.verdict.adjusted_p)):
             if p is not None:
                 yield (ending,), _plain(shown_p(p))
     figure = published(judged, row, column, measure)

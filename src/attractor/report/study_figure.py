@@ -6,7 +6,6 @@ Each figure is drawn once and goes into a page as well as into files.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from attractor.report.attention_maps import Heatmaps, heatmaps, rival_of
 from attractor.report.canvas import GREY, INK, PALETTE, as_file, as_svg, blank, lay_out, styles
 from attractor.report.charts import Chart, charts
 from attractor.report.curves import Clouds, entropy_against_gate
-from attractor.report.judged_study import SHOWN, JudgedStudy
+from attractor.report.judged_study import JudgedStudy
 from attractor.report.panels import ACROSS, legend, lines, name_lines, panels_of, points
 from attractor.report.recurrent_dynamics import Portrait, portraits
 from attractor.runs.quantity import Quantity
@@ -69,14 +68,15 @@ def pictures(judged: JudgedStudy) -> list[Picture]:
 
 def _differences(judged: JudgedStudy) -> Iterator[Picture]:
     first = judged.headlines[0]
-    intervals = [difference.interval for difference in judged.differences.values() if difference.measure == first]
-    if any(interval is not None and isfinite(interval.mean) for interval in intervals):
+    of_first = [difference for difference in judged.differences.values() if difference.measure == first]
+    if any(difference.shown is not None for difference in of_first):
         yield Picture(
             "differences",
             "Paired differences",
             f"Each point is the mean difference between a row and '{judged.design.baseline}', paired by seed, with the "
-            "95% interval of that difference alone. A full point marks a difference that is shown after Holm's "
-            "correction. An open point marks one that is not shown, or a single pair of seeds, which has no interval.",
+            "95% interval of that difference alone. A full point marks a verdict of better, worse, lower or higher "
+            "(after Holm's correction). An open point marks no difference, an open verdict, or a single pair of seeds, "
+            "which has no interval.",
             partial(_draw_differences, judged, first),
         )
 
@@ -201,12 +201,12 @@ def _draw_differences(judged: JudgedStudy, measure: Quantity) -> "Figure":
         for place, row in enumerate(rows):
             difference = judged.differences[row, column, measure]
             interval = difference.shown
-            if interval is None or not isfinite(interval.mean):
+            if interval is None:
                 continue
             color = looks[row]["color"]
             if interval.low is not None and interval.high is not None:
                 axes.plot([interval.low, interval.high], [place, place], color=color, linewidth=1.6)
-            fill = "full" if difference.outcome in SHOWN else "none"
+            fill = "full" if difference.is_shown else "none"
             axes.plot([interval.mean], [place], color=color, marker="o", markersize=5.5, fillstyle=fill)
         axes.axvline(measure.in_unit(0), color=INK, linewidth=0.8)
         axes.set_yticks(range(len(rows)), rows if number % ACROSS == 0 else [""] * len(rows))

@@ -11,17 +11,12 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from attractor.console import in_bytes, with_prefix
-from attractor.report.judged_study import (
-    LEVEL,
-    SHOWN,
-    JudgedDifference,
-    JudgedStudy,
-    Spread,
-)
+from attractor.report.judged_study import JudgedDifference, JudgedStudy, Spread
 from attractor.report.table import InConsole, escaped_for_markdown, in_markdown
 from attractor.runs.quantity import CONTEXT_GAIN, Quantity
 from attractor.runs.study_record import BUDGETS, Published
 from attractor.verdict.intervals import decimals
+from attractor.verdict.moderated import FEWEST_ROWS
 from attractor.verdict.words import UNKNOWN, bounds, shown_p, signed, with_sign
 
 ARROWS = {"lower": " ↓", "higher": " ↑", None: ""}
@@ -116,14 +111,14 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
         if row != design.baseline
     ]
     # What has no pair of runs would be a line of dashes. The results and the verdict say so already.
-    judged_differences = [entry for entry in judged_differences if entry.outcome not in ("not run", "no pairs")]
+    judged_differences = [entry for entry in judged_differences if entry.verdict.n]
     several_columns, several_measures = len(design.columns) > 1, len(tested) > 1
     headings = [design.rows_name]
     headings += [design.columns_name] * several_columns + ["quantity"] * several_measures
     n_texts = len(headings)
     unit = f" ({tested[0].unit})" if tested[0].unit and not several_measures else ""
     adjusted = "p (looks)" if design.looks else "p (Holm)"
-    headings += [f"difference{unit}", f"{LEVEL:.0%} interval", "pairs", "p", adjusted, "outcome", "detectable"]
+    headings += [f"difference{unit}", "95% interval", "pairs", "p", adjusted, "outcome", "detectable"]
     rows = []
     for difference in judged_differences:
         measure = difference.measure
@@ -133,20 +128,23 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
     n_tests = judged.n_tests(family)
     in_losses = f", in {judged.record.loss_unit} of validation loss where the quantity is a perplexity"
     how = (
-        f"Intervals are {LEVEL:.0%} t intervals, not adjusted for the number of tests; p is of Student's paired test, "
-        f"and the outcome rests on p (Holm), adjusted over the {n_tests} test{'s' * (n_tests != 1)} of this table at "
-        f"{1 - LEVEL:.2f}."
+        "Intervals are 95% t intervals, not adjusted for the number of tests; p is of Student's paired test, and the "
+        f"outcome rests on p (Holm), adjusted over the {n_tests} test{'s' * (n_tests != 1)} of this table at 0.05."
     )
     if design.looks:
         how = (
-            f"{LEVEL:.0%} intervals hold over all planned looks, not adjusted for the number of rows; p is of the last "
+            "95% intervals hold over all planned looks, not adjusted for the number of rows; p is of the last "
             "look alone, p (looks) counts all looks and rows, and the outcome is that of the planned test."
         )
     caption = [
         f"Each row minus '{design.baseline}', paired by seed{in_losses if any(m.is_loss for m in tested) else ''}. "
         + how,
-        "Detectable: the smallest mean difference that these seeds would have shown, whatever the others.",
+        "Detectable: the smallest true difference that so many pairs show in four of five such tables.",
     ]
+    if len(design.rivals) >= FEWEST_ROWS and not design.looks:
+        caption.append("Rows of one column help one another to know their spread (the moderated t test).")
+    if judged.design.margin is None or judged.headlines[0] not in tested:
+        caption.append("Without a margin, runs can never show that there is no difference.")
     if any(measure.as_ratio for measure in tested):
         caption.append("Factors (x) and per cent (%) are ratios to the baseline, and are tested as logarithms.")
     if design.control:
@@ -272,7 +270,7 @@ def _values(judged: JudgedStudy, measure: Quantity, column: str, leaders: dict[t
     def entry(row: str) -> TableCell:
         bold = leaders.get((column, measure)) == row
         difference = judged.differences.get((row, column, measure))
-        is_shown = difference is not None and difference.outcome in SHOWN and row != judged.design.control
+        is_shown = difference is not None and difference.is_shown
         return replace(_value(judged, row, column, measure, digits, "*" if is_shown else ""), bold=bold)
 
     return Column(measure.title if measure in judged.headlines else f"layer {measure.layer}", entry)
@@ -325,12 +323,9 @@ def _in_results(judged: JudgedStudy, row: str, column: str, measure: Quantity) -
     if row == judged.design.baseline:
         return TableCell("baseline")
     difference = judged.differences[row, column, measure]
-    if difference.interval is None or not math.isfinite(difference.interval.mean):
+    if (interval := difference.shown) is None:
         return TableCell(UNKNOWN)
-    assert difference.shown is not None
-    return TableCell(
-        signed(difference.shown, measure.unit, named=False), difference.shown.mean, kind=difference.outcome
-    )
+    return TableCell(signed(interval, measure.unit, named=False), interval.mean, kind=difference.verdict.outcome)
 
 
 def _has_footer(judged: JudgedStudy, first: Quantity) -> bool:
@@ -371,20 +366,19 @@ def _footer(judged: JudgedStudy, columns: Sequence[Column]) -> tuple[Row, ...]:
 
 
 def _difference(difference: JudgedDifference, is_control: bool) -> Row:
-    words, kind = ("control", "control") if is_control else (difference.words.split(" (")[0], difference.outcome)
-    outcome, unknown = TableCell(words, kind=kind), TableCell(UNKNOWN)
-    interval, unit = difference.shown, difference.measure.unit
-    if interval is None or not math.isfinite(interval.mean):
-        n_pairs = unknown if interval is None else TableCell(str(interval.n), interval.n)
+    verdict, interval, unit = difference.verdict, difference.shown, difference.measure.unit
+    word = "control" if is_control else verdict.outcome
+    outcome, n_pairs, unknown = TableCell(word, kind=word), TableCell(str(verdict.n), verdict.n), TableCell(UNKNOWN)
+    if interval is None:
         return unknown, unknown, n_pairs, unknown, unknown, outcome, unknown
     return (
         TableCell(with_sign(interval.mean, interval, unit), interval.mean),
         TableCell(bounds(interval, unit) or UNKNOWN, interval.half_width),
-        TableCell(str(interval.n), interval.n),
-        TableCell(shown_p(difference.p) or UNKNOWN, difference.p),
-        TableCell(shown_p(difference.adjusted) or UNKNOWN, difference.adjusted),
+        n_pairs,
+        TableCell(shown_p(verdict.p) or UNKNOWN, verdict.p),
+        TableCell(shown_p(verdict.adjusted_p) or UNKNOWN, verdict.adjusted_p),
         outcome,
-        TableCell(difference.smallest or UNKNOWN, difference.detectable),
+        TableCell(difference.smallest or UNKNOWN, verdict.detectable),
     )
 
 
@@ -424,19 +418,19 @@ def _caption(
         margin = "" if design.margin is None else f" Margin: {design.margin:g}."
         yield (
             f"* differs from '{design.baseline}', paired by seed, at a look that was planned before the first run "
-            f"({', '.join(map(str, design.looks))} pairs). A false verdict has a chance of at most {1 - LEVEL:.0%} "
+            f"({', '.join(map(str, design.looks))} pairs). A false verdict has a chance of at most 5% "
             f"over all rows and looks.{margin}"
         )
     elif not single and design.rivals:
         yield (
-            f"* differs from '{design.baseline}' (paired by seed, p < {1 - LEVEL:.2f} after Holm over the table). "
+            f"* differs from '{design.baseline}' (paired by seed, p < 0.05 after Holm over the table). "
             "Bold: better than the second best by the same test, adjusted over the columns"
             + ("." if leaders else "; nothing in this table is.")
         )
     if judged.in_one_table and design.rows != (design.baseline,):
         of_what = "interval, which holds over all looks" if design.looks else "t interval"
         yield (
-            f"Difference: from '{design.baseline}', paired by seed, with its {LEVEL:.0%} {of_what}, "
+            f"Difference: from '{design.baseline}', paired by seed, with its 95% {of_what}, "
             "not adjusted for the number of tests"
             + (f", in {judged.record.loss_unit} of validation loss." if family[0].is_loss else ".")
         )
@@ -448,7 +442,7 @@ def _caption(
     if _has_footer(judged, family[0]):
         yield (
             f"Control gap: validation loss of the control '{design.control}' minus that of '{design.baseline}', paired "
-            f"by seed, with its {LEVEL:.0%} t interval."
+            "by seed, with its 95% t interval."
         )
     if judged.sensitivity and family[0] == judged.headlines[0] and _has_gain(judged):
         of_baseline = f", of '{design.baseline}'" if len(design.columns) > 1 else ""

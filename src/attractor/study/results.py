@@ -245,8 +245,8 @@ class StudyResult:
         prefix = "" if len(self.judged.tested) == 1 else f"{measure.title} "
         return {
             **_ends(measure.title, mean),
-            **_ends(f"{prefix}difference", difference and difference.interval),
-            f"{prefix}outcome": difference.words if difference else "baseline",
+            **_ends(f"{prefix}difference", difference and difference.verdict.measured),
+            f"{prefix}outcome": difference.verdict.outcome if difference else "baseline",
         }
 
     def __repr__(self) -> str:

@@ -1,14 +1,12 @@
 """Compute intervals, tests and plans for numbers by seed. Nothing here knows what a run is or imports torch."""
 
 from attractor.verdict.bootstrap import bootstrap_interval
-from attractor.verdict.equivalence import paired_equivalence, welch_equivalence
 from attractor.verdict.intervals import (
     Interval,
     Summary,
     mean_interval,
     paired_difference,
     seed_differences,
-    smallest_detectable,
     summary,
 )
 from attractor.verdict.multiplicity import holm
@@ -30,16 +28,13 @@ __all__ = [
     "holm",
     "mean_interval",
     "paired_difference",
-    "paired_equivalence",
     "paired_t_test",
     "pairs_needed",
     "power_of_pairs",
     "seed_differences",
-    "smallest_detectable",
     "spread_ratio",
     "summary",
     "welch",
-    "welch_equivalence",
 ]
 
 

@@ -102,10 +102,20 @@ class Estimate:
         statistic = self.statistic()
         return None if statistic is None else min(1.0, 2 * self.chance_above(abs(statistic)))
 
-    def p_within(self, margin: float) -> float | None:
-        """Return the p value of "the truth lies beyond ± margin", the larger of two one-sided ones."""
-        above, below = self.statistic(-margin), self.statistic(margin)
-        return None if above is None or below is None else max(self.chance_above(above), self.chance_above(-below))
+    def p_within(self, margin: float, only_above: bool = False) -> float | None:
+        """Return the p value of "the truth lies outside ± margin", or of "it lies above margin"; small ones refute."""
+        below, above = self.statistic(margin), self.statistic(-margin)
+        if below is None or (above is None and not only_above):
+            return None
+        chance = self.chance_above(-below)
+        return chance if only_above or above is None else max(self.chance_above(above), chance)
+
+    def p_beyond(self, margin: float) -> float | None:
+        """Return the two-sided p value of "the truth lies within ± margin"."""
+        above, below = self.statistic(margin), self.statistic(-margin)
+        chances = [] if above is None else [self.chance_above(above)]
+        chances += [] if below is None else [self.chance_above(-below)]
+        return min(1.0, 2 * min(chances)) if chances else None
 
 
 def require_confidence(level: float, below_one: bool = True) -> None:
@@ -200,12 +210,3 @@ def correlation(of: Sequence[float], against: Sequence[float]) -> float | None:
 def paired_difference(of: Mapping[int, float], against: Mapping[int, float], level: float = 0.95) -> Interval:
     """Return the mean of `of - against` over the common seeds, with its interval."""
     return mean_interval(seed_differences(of, against), level)
-
-
-def smallest_detectable(differences: Values, level: float = 0.95) -> float | None:
-    """Return the smallest measured mean that would exclude zero at this count and spread; None for a single value.
-
-    This number is the half width of the interval. A true difference of the same size would be shown only about every
-    second time; for a true difference that is shown with a given chance, see `detectable_with_power`.
-    """
-    return mean_interval(differences, level).half_width

@@ -22,7 +22,8 @@ from attractor.verdict.words import (
     text_table,
 )
 
-Outcome = Literal["better", "worse", "no difference", "undecided"]
+Outcome = Literal["better", "worse", "lower", "higher", "no difference", "undecided"]
+"""The word for a difference. A quantity without a better side is lower or higher."""
 Design = Literal["paired", "unpaired", "one run a row", "against a number"]
 N_TEXTS = 2  # the columns of the table that hold words
 MOST_LISTED = 12  # seeds that a sentence names
@@ -47,15 +48,22 @@ class Verdict:
     spread: float | None = None  # standard deviation of the paired differences, or of the row's runs
     correlation: float | None = None  # between the paired runs of the row and of the baseline
     detectable: float | None = None  # the smallest true difference that so many runs show with a power of 80%
-    further_seeds: int | None = None  # more seeds that would decide about the margin with a power of 80%
+    further_seeds: int | None = None  # that show the margin, or without one the size measured, with a power of 80%
+    p_within: float | None = None  # of "a difference of the margin or more", without a correction
+    adjusted_beyond: float | None = None  # of "a difference within the margin", corrected as `adjusted_p` is
     lost: Mapping[Seed, str] = field(default_factory=dict)  # seeds that cannot be compared, and why: diverged, missing
+
+    @property
+    def measured(self) -> Interval | None:
+        """The difference with its interval; None where there is no number."""
+        if self.difference is None or not math.isfinite(self.difference):
+            return None
+        return Interval(self.difference, self.low, self.high, self.n, level=0.95)
 
     @property
     def interval(self) -> str:
         """The difference with its interval in digits; empty where there is none."""
-        if self.difference is None or not math.isfinite(self.difference):
-            return ""
-        return signed(Interval(self.difference, self.low, self.high, self.n, level=0.95))
+        return "" if self.measured is None else signed(self.measured)
 
     @property
     def sentence(self) -> str:

@@ -29,8 +29,8 @@ def power_of_pairs(sd: float, difference: float, n: int, level: float = 0.05) ->
 def detectable_with_power(sd: float, n: int, power: float = POWER, level: float = 0.05) -> float | None:
     """Return the true difference that a paired t test of n pairs shows with probability `power`; None for one pair.
 
-    This difference is larger than `smallest_detectable`, which is about a measured difference: 1.4 times as large at
-    a power of 0.8 and many pairs.
+    It is larger than the half width of the interval, the smallest measured difference that is shown: 1.4 times as large
+    at a power of 0.8 and many pairs.
     """
     require_error_rate(level)
     _require_power(power, level)

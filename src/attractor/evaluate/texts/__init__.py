@@ -5,14 +5,13 @@
 
 from attractor.evaluate.texts.documents import Texts, texts_on
 from attractor.evaluate.texts.likelihood import Likelihood, Span, likelihoods
-from attractor.evaluate.texts.paired_test import Paired, paired
+from attractor.evaluate.texts.paired_test import paired
 from attractor.evaluate.texts.texts import DocumentScore, TextScore, score_texts
 from attractor.evaluate.texts.windows import Window, windows
 
 __all__ = [
     "DocumentScore",
     "Likelihood",
-    "Paired",
     "Span",
     "TextScore",
     "Texts",

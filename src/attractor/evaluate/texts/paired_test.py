@@ -1,70 +1,44 @@
-"""Test which of two models predicts the same texts better, document by document.
+"""Judge which of two models predicts the same texts better, document by document.
 
     d_i = nats of model A / bytes - nats of model B / bytes,   for document i                               (1)
 
-The difficulty of a document is the same for both models and cancels. The mean of d is tested by Student's paired test.
-All documents have the same weight, whatever their length. The test speaks of documents like these: the parts of one
-book say nothing about other books.
+The difficulty of a document is the same for both models and cancels. All documents have the same weight, whatever their
+length. The verdict speaks of documents like these: the parts of one book say nothing about other books.
 """
 
 import math
-from dataclasses import dataclass
 from itertools import zip_longest
 
-from attractor.claims.verdicts import bounds
 from attractor.errors import InputError
 from attractor.evaluate.texts.texts import TextScore
-from attractor.verdict.t_tests import Difference, paired_t_test
+from attractor.verdict.family import Comparison, judge_family
+from attractor.verdict.outcome import Verdict
 
 FEWEST = 6  # with 5 documents, even equal signs of all have a chance of 2 / 2^5 > 5%
-LEVEL = 0.95
+UNIT = "nats per byte"
 
 
-@dataclass(frozen=True)
-class Paired:
-    of: str
-    against: str
-    difference: Difference  # nats per byte; negative if `of` is better
-
-    @property
-    def verdict(self) -> str:
-        interval, n = self.difference.interval, self.difference.n
-        if not math.isfinite(interval.mean):
-            return (
-                f"no verdict on {self.of} and {self.against}: a document has no finite loss; evaluate with --dtype fp32"
+def paired(of: TextScore, against: TextScore) -> Verdict:
+    """Return the verdict on the first model; its difference is negative if that model is better."""
+    documents = list(zip_longest(of.documents, against.documents))
+    for ours, theirs in documents:
+        if ours is None or theirs is None or ours.name != theirs.name:
+            names = [None if document is None else document.name for document in (ours, theirs)]
+            raise InputError(
+                f"scores must be of the same documents in the same order, got '{names[0]}' and '{names[1]}'; score "
+                "both models on one text"
             )
-        between = f"over {n} documents"
-        size = f"{abs(interval.mean):.{interval.decimals}f}"
-        if interval.excludes_zero:
-            better, worse = (self.of, self.against) if interval.mean < 0 else (self.against, self.of)
-            return f"{better} is better than {worse} by {size} nats per byte {between} ({self._stated})"
-        half = interval.half_width
-        if not half:
-            return f"{self.of} and {self.against} predict every document alike, {between}"
-        detectable = f"one of {half:.{interval.decimals}f} would have shown"
-        return f"no difference shown between {self.of} and {self.against} {between} ({self._stated}); {detectable}"
-
-    @property
-    def _stated(self) -> str:
-        interval, p = self.difference.interval, self.difference.p
-        chance = "" if p is None else ", p < 0.0001" if p < 1e-4 else f", p = {p:.2g}"
-        return f"{interval.mean:+.{interval.decimals}f} {bounds(interval)}{chance}"
+    require_enough(len(documents))
+    differences = [ours.nats_per_byte - theirs.nats_per_byte for ours, theirs in documents]  # (1)
+    finite = all(map(math.isfinite, differences))
+    obstacle = "" if finite else "A document has no finite loss; evaluate with --dtype fp32."
+    row = f"{of.model} against {against.model}"
+    return judge_family({row: Comparison(row, differences, obstacle=obstacle, pair_of="document")})[row]
 
 
-def paired(of: TextScore, against: TextScore) -> Paired:
-    names = [document.name for document in of.documents]
-    theirs = [document.name for document in against.documents]
-    if names != theirs:
-        ours, other = next(pair for pair in zip_longest(names, theirs) if pair[0] != pair[1])
-        raise InputError(
-            f"scores must be of the same documents in the same order, got '{ours}' and '{other}'; score both models on "
-            "one text"
-        )
-    require_enough(len(names))
-    differences = [
-        ours.nats_per_byte - theirs.nats_per_byte for ours, theirs in zip(of.documents, against.documents, strict=True)
-    ]
-    return Paired(of.model, against.model, paired_t_test(differences, LEVEL))  # (1)
+def in_words(verdict: Verdict) -> str:
+    difference = f", {verdict.interval} {UNIT}" if verdict.interval else ""
+    return f"{verdict.row}: {verdict.outcome}{difference}. {verdict.sentence}"
 
 
 def require_enough(n_documents: int) -> None:

@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from attractor.console import console_table
-from attractor.evaluate.texts.paired_test import Paired
+from attractor.evaluate.texts.paired_test import UNIT, in_words
 from attractor.evaluate.texts.texts import TextScore
+from attractor.verdict.outcome import Verdict
 
 
 def table_of_texts(scores: Sequence[TextScore]) -> Table:
@@ -33,18 +34,17 @@ def table_of_tasks(results: Mapping[str, Any]) -> Table:
     return table
 
 
-def record_of_texts(scores: Sequence[TextScore], test: Paired | None) -> dict[str, Any]:
+def record_of_texts(scores: Sequence[TextScore], verdict: Verdict | None) -> dict[str, Any]:
     record: dict[str, Any] = {"rows": [_summary(score) for score in scores]}
-    if test is not None:
-        interval = test.difference.interval
+    if verdict is not None:
         record["difference"] = {
-            "of": test.of,
-            "against": test.against,
-            "unit": "nats per byte, mean over documents",
-            **{name: getattr(interval, name) for name in ("mean", "low", "high", "level", "n")},
-            "t": test.difference.statistic,
-            "p": test.difference.p,
-            "verdict": test.verdict,
+            "of": scores[0].model,
+            "against": scores[1].model,
+            "unit": f"{UNIT}, mean over documents",
+            "mean": verdict.difference,
+            "level": 0.95,
+            **{name: getattr(verdict, name) for name in ("low", "high", "n", "p", "outcome")},
+            "verdict": in_words(verdict),
         }
     return record
 
