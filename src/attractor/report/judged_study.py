@@ -405,7 +405,7 @@ class JudgedStudy:
         places = [(row, column, first) for row in self.design.rivals for column in self.design.columns]
         known = self.design.seeds if self.at_looks is None else ()  # a test after planned looks needs seeds of its own
         needed = [
-            FEWEST if verdict.n == 1 else verdict.n + verdict.further_seeds
+            FEWEST if verdict.n == 1 else verdict.n + (verdict.further_seeds or 0)
             for verdict in (self.differences[place].verdict for place in places)
             if verdict.n == 1 or (verdict.outcome == "undecided" and verdict.further_seeds is not None)
         ]
