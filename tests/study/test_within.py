@@ -67,7 +67,7 @@ def conducted(planned: Planned, said: list[str], n_at_most: int = 1000, failing:
 
 def outcomes(planned: Planned) -> dict[str, str]:
     judged = JudgedStudy(StudyRecord.read(planned.folder))
-    return {row: judged.differences[row, "", judged.headlines[0]].outcome for row in judged.design.rivals}
+    return {row: judged.differences[row, "", judged.headlines[0]].verdict.outcome for row in judged.design.rivals}
 
 
 @pytest.mark.parametrize("n_workers", [1, 2, 16])
@@ -105,7 +105,7 @@ def test_the_control_runs_first_and_a_decided_row_runs_no_more(planned: Planned)
     said: list[str] = []
     ran = conducted(planned, said)
     assert ran[:4] == [f"{row} seed {seed}" for seed in SEEDS[:2] for row in ("standard", "uniform")]
-    assert outcomes(planned) == {"gated": "no difference shown", "differential": "worse"}
+    assert outcomes(planned) == {"gated": "undecided", "differential": "worse"}
     n_runs = {row: sum(name.startswith(row) for name in ran) for row in EFFECTS}
     assert 2 <= n_runs["differential"] < n_runs["gated"] == n_runs["standard"] == len(SEEDS)
     assert n_runs["uniform"] == 2
@@ -125,7 +125,7 @@ def test_an_interrupted_comparison_goes_on_to_the_same_verdict(planned: Planned,
     assert next_step == f"What next: the same command goes on, with {n_left} runs to do at most: attractor compare"
     ran = before + conducted(planned, [])
     assert len(set(ran)) == len(ran)
-    assert outcomes(planned) == {"gated": "no difference shown", "differential": "worse"}
+    assert outcomes(planned) == {"gated": "undecided", "differential": "worse"}
     assert early.items() <= outcomes(planned).items()
     assert conducted(planned, []) == []
 
@@ -138,7 +138,9 @@ def test_no_run_begins_or_goes_on_after_the_end(planned: Planned) -> None:
 def test_a_row_that_fails_runs_no_more_and_the_others_go_on(planned: Planned) -> None:
     ran = conducted(planned, [], failing="gated")
     assert sum(name.startswith("gated") for name in ran) == 1
-    assert outcomes(planned) == {"gated": "not run", "differential": "worse"}
+    assert outcomes(planned) == {"gated": "undecided", "differential": "worse"}
+    judged = JudgedStudy(StudyRecord.read(planned.folder))
+    assert judged.differences["gated", "", judged.headlines[0]].words == "undecided (not run)"
 
 
 @pytest.mark.parametrize(
