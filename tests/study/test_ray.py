@@ -22,9 +22,9 @@ import pytest
 from attractor.errors import InputError
 from attractor.runs.run_folder import RunFolder
 from attractor.study import on_ray
+from attractor.study.archive import pack, unpack
 from attractor.study.launch import Job
 from attractor.study.on_ray import Cluster, RayTask, carry_out, connected, fit, launch
-from attractor.study.parcel import pack, unpack
 from attractor.train.checkpoint import best_checkpoint, newest_intact
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
@@ -257,7 +257,7 @@ def test_a_worker_without_the_folder_continues_from_the_parcel(
     base: TrainConfig, at_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Criterion: no file appears at the path of the run. The worker returns the complete run, which began at the step
-    of the parcel."""
+    of the archive."""
     monkeypatch.chdir(tmp_path)
     unpack(pack(at_home, every_checkpoint=True), tmp_path / "half")
     (tmp_path / "half" / "summary.json").unlink()
@@ -276,13 +276,13 @@ def test_a_worker_without_the_folder_continues_from_the_parcel(
         every_checkpoint=False,
         mailbox=None,
         progress_seconds=1000.0,
-        parcel=pack(halted.path),
+        archive=pack(halted.path),
     )
     outcome = carry_out(errand)
     assert (outcome.failure, outcome.interrupted) == (None, False)
     assert not (tmp_path / "out of sight").exists()
-    assert outcome.parcel is not None
-    unpack(outcome.parcel, tmp_path / "back")
+    assert outcome.archive is not None
+    unpack(outcome.archive, tmp_path / "back")
     same_run(tmp_path / "back", at_home)
     carried_on = (RunFolder.open(tmp_path / "back").summary() or {})["wall_seconds"]
     assert carried_on > 0

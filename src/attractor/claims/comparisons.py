@@ -68,7 +68,7 @@ class Compared:
     differences: Mapping[int, float] = field(default_factory=dict)
     obstacle: Obstacle | None = None
     rates: tuple[float, ...] = ()  # the learning rates of both rows, where they differ
-    doubles: tuple[tuple[str, str], ...] = ()  # rows whose runs were, to the last digit, those of another row
+    equal_rows: tuple[tuple[str, str], ...] = ()  # rows whose runs were, to the last digit, those of another row
     n_apart: int = 0  # pairs of a run on a CPU and one on a GPU
 
     @property
@@ -96,14 +96,14 @@ def compare(record: StudyRecord, quantity: Quantity, pair: Pair, control: Contro
     rows = [(pair.of, of), (pair.against, against)]
     rates = [learning_rate(record, row, column) for (row, _), column in zip(rows, pair.columns, strict=True)]
     differing = tuple(rate for rate in rates if rate is not None) if len(set(rates)) > 1 else ()
-    doubles = tuple(
+    equal_rows = tuple(
         (row, other)
         for (row, _), column in zip(rows, pair.columns, strict=True)
-        if (other := double(record, row, column, quantity))
+        if (other := row_of_equal_runs(record, row, column, quantity))
     )
     cells = [cell_of(record, row, column) for (row, _), column in zip(rows, pair.columns, strict=True)]
     obstacle = blind or _too_little(rows, differences) or unknown
-    return Compared(differences, obstacle, differing, doubles, n_on_two_devices(*cells))
+    return Compared(differences, obstacle, differing, equal_rows, n_on_two_devices(*cells))
 
 
 def n_on_two_devices(cell: Cell | None, other: Cell | None) -> int:
@@ -117,7 +117,7 @@ def n_on_two_devices(cell: Cell | None, other: Cell | None) -> int:
     return sum(bool(ours[seed] and theirs[seed]) and ours[seed] != theirs[seed] for seed in ours.keys() & theirs.keys())
 
 
-def double(record: StudyRecord, row: str, column: str, quantity: Quantity) -> str:
+def row_of_equal_runs(record: StudyRecord, row: str, column: str, quantity: Quantity) -> str:
     """Return an earlier row that has, seed by seed, exactly this row's validation losses and quantity; else "".
 
     What sets the two rows apart never acted there. An intervention at logits above 30 is an example, in runs whose

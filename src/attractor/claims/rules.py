@@ -375,7 +375,7 @@ def measured(statement: str, comparison: Compared, quantity: Quantity) -> Statem
     """Return the measured difference as a statement that is still unclear, or that has the obstacle's status."""
     if len(comparison.rates) == 2:  # the rows differ in the rate that a pilot chose for them
         statement += f" (learning rates {comparison.rates[0]:g} and {comparison.rates[1]:g})"
-    statement += "".join(f" (runs of {row} equal those of {other})" for row, other in comparison.doubles)
+    statement += "".join(f" (runs of {row} equal those of {other})" for row, other in comparison.equal_rows)
     n = len(comparison.differences)
     if comparison.n_apart:
         statement += f" ({comparison.n_apart} of {n} pairs are of a CPU and a GPU)"

@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attractor.claims.comparisons import double, learning_rate, n_on_two_devices
+from attractor.claims.comparisons import learning_rate, n_on_two_devices, row_of_equal_runs
 from attractor.claims.further_seeds import FEWEST, with_seeds
 from attractor.console import with_prefix
 from attractor.runs.quantity import LOSS_OF_VALIDATION, MEAN, Quantity
@@ -455,7 +455,7 @@ class JudgedStudy:
         """Return a remark for a row whose runs were, to the last digit, those of another row."""
         columns: dict[str, list[str]] = {}
         for column in self.design.columns:
-            if other := double(self.record, row, column, self.tested[0]):
+            if other := row_of_equal_runs(self.record, row, column, self.tested[0]):
                 columns.setdefault(other, []).append(column)
         return "".join(
             f"; its runs equal those of {other}{f' ({self._places(places)})' if any(places) else ''}, "

@@ -28,6 +28,7 @@ from typing import Any
 from attractor.errors import InputError, not_installed, require
 from attractor.files import private_folder, refuse_open_folder
 from attractor.runs.lock import RunInUseError
+from attractor.study.archive import pack, pack_progress, unpack
 from attractor.study.launch import (
     IN_USE,
     POLL_SECONDS,
@@ -39,7 +40,6 @@ from attractor.study.launch import (
     available_cores,
     train_one,
 )
-from attractor.study.parcel import pack, pack_progress, unpack
 from attractor.train.config import Runtime
 from attractor.train.interrupt import StopRequest
 from attractor.train.process import safe_path
@@ -210,7 +210,7 @@ class RayTask:
     every_checkpoint: bool
     mailbox: Any
     progress_seconds: float
-    parcel: bytes | None = None  # the run's folder so far, for other machines
+    archive: bytes | None = None  # the run's folder so far, for other machines
 
 
 @dataclass(frozen=True)
@@ -219,21 +219,21 @@ class RayOutcome:
 
     failure: str | None = None
     interrupted: bool = False
-    parcel: bytes | None = None  # from a machine that does not see the run's folder
+    archive: bytes | None = None  # from a machine that does not see the run's folder
 
 
 class Mailbox:
     """An actor of the cluster that holds the progress of runs on other machines until the launcher takes it."""
 
     def __init__(self) -> None:
-        self.parcels: dict[Path, bytes] = {}
+        self.archives: dict[Path, bytes] = {}
 
-    def post(self, path: Path, parcel: bytes) -> None:
-        self.parcels[path] = parcel
+    def post(self, path: Path, archive: bytes) -> None:
+        self.archives[path] = archive
 
     def take(self) -> dict[Path, bytes]:
-        parcels, self.parcels = self.parcels, {}
-        return parcels
+        archives, self.archives = self.archives, {}
+        return archives
 
 
 class RayPool(Pool):
@@ -326,7 +326,7 @@ class RayPool(Pool):
         for reference in done:
             (job,) = self.batches.pop(reference)
             outcome, killed = self._outcome(reference)
-            if outcome.parcel is not None:
+            if outcome.archive is not None:
                 outcome = self._take_in(job, outcome)
             again = killed is not None or outcome.interrupted
             if again and self.stopping:
@@ -358,9 +358,9 @@ class RayPool(Pool):
             return RayOutcome(), type(error).__name__
 
     def _take_in(self, job: Job, outcome: RayOutcome) -> RayOutcome:
-        assert outcome.parcel is not None
+        assert outcome.archive is not None
         try:
-            unpack(outcome.parcel, job.path)
+            unpack(outcome.archive, job.path)
         except (InputError, OSError) as error:
             return RayOutcome(failure=job.failure(IN_USE) if isinstance(error, RunInUseError) else str(error))
         return outcome
@@ -372,9 +372,9 @@ class RayPool(Pool):
             return
         running = {job.path.absolute() for job in self.running}
         with suppress(self.ray.exceptions.RayError, RunInUseError):
-            for path, parcel in self.ray.get(self.news).items():
+            for path, archive in self.ray.get(self.news).items():
                 if path in running:
-                    unpack(parcel, path)
+                    unpack(archive, path)
         self.news = self.mailbox.take.remote()
 
     def _gpus_per_run(self, device: str) -> float:
@@ -404,13 +404,13 @@ def carry_out(task: RayTask) -> RayOutcome:
     refuse_open_folder(path)
     if task.folder.is_dir():
         os.chdir(task.folder)
-    if not (path / "config.json").exists() and task.parcel is not None:  # otherwise an earlier worker got further
-        unpack(task.parcel, path)
+    if not (path / "config.json").exists() and task.archive is not None:  # otherwise an earlier worker got further
+        unpack(task.archive, path)
     with _progress(task, path):
         outcome = _train(replace(task.job, path=path), task.runtime)
     with StopRequest():  # an interrupt must not keep the saved run from arriving
         if (path / "config.json").exists():
-            outcome = replace(outcome, parcel=pack(path, task.every_checkpoint))
+            outcome = replace(outcome, archive=pack(path, task.every_checkpoint))
         shutil.rmtree(path)
     return outcome
 

@@ -1,4 +1,4 @@
-"""A run folder is sent as one parcel: which files it holds, and which parcels are refused on arrival."""
+"""A run folder is sent as one archive: which files it holds, and which archives are refused on arrival."""
 
 import io
 import tarfile
@@ -9,7 +9,7 @@ import pytest
 from attractor.errors import InputError
 from attractor.runs.lock import HOLD, RunInUseError, hold
 from attractor.runs.run_folder import RunFolder
-from attractor.study.parcel import pack, pack_progress, unpack
+from attractor.study.archive import pack, pack_progress, unpack
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_an_arriving_parcel_replaces_the_former_state(run: Path, tmp_path: Path)
     assert {path.name for path in (tmp_path / "copy").glob(".*")} == {HOLD}
 
 
-def parcel(name: str, kind: bytes = tarfile.REGTYPE, to: str = "") -> bytes:
+def archive(name: str, kind: bytes = tarfile.REGTYPE, to: str = "") -> bytes:
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w") as tar:
         good, bad = tarfile.TarInfo("config.json"), tarfile.TarInfo(name)
@@ -81,19 +81,19 @@ def parcel(name: str, kind: bytes = tarfile.REGTYPE, to: str = "") -> bytes:
 @pytest.mark.parametrize(
     "sent",
     [
-        parcel("../outside"),
-        parcel("checkpoints/../../outside"),
-        parcel("/tmp/outside"),
-        parcel("..\\outside"),
-        parcel("summary.json", tarfile.SYMTYPE, "/etc/hostname"),
-        parcel("summary.json", tarfile.LNKTYPE, "config.json"),
-        parcel("pipe", tarfile.FIFOTYPE),
-        parcel("device", tarfile.CHRTYPE),
-        parcel("folder", tarfile.DIRTYPE),
+        archive("../outside"),
+        archive("checkpoints/../../outside"),
+        archive("/tmp/outside"),
+        archive("..\\outside"),
+        archive("summary.json", tarfile.SYMTYPE, "/etc/hostname"),
+        archive("summary.json", tarfile.LNKTYPE, "config.json"),
+        archive("pipe", tarfile.FIFOTYPE),
+        archive("device", tarfile.CHRTYPE),
+        archive("folder", tarfile.DIRTYPE),
     ],
 )
 def test_anything_but_plain_files_inside_the_folder_is_refused_as_a_whole(sent: bytes, tmp_path: Path) -> None:
-    """Criterion: the error is one line, and no file of the parcel is written, not even the valid one before it."""
+    """Criterion: the error is one line, and no file of the archive is written, not even the valid one before it."""
     with pytest.raises(InputError, match="must be plain files inside the run's folder"):
         unpack(sent, tmp_path / "copy")
     assert {path.name for path in tmp_path.rglob("*")} == {"copy", HOLD}

@@ -1,6 +1,6 @@
 """Pack a run folder into bytes, and unpack it on a machine that shares no file system.
 
-A parcel is a tar of plain files with relative names, and nothing in it is executed or unpickled. Arrived files are
+An archive is a tar of plain files with relative names, and nothing in it is executed or unpickled. Arrived files are
 renamed into place, the summary last, because its presence means that the run is complete.
 """
 
@@ -39,14 +39,14 @@ def pack_progress(folder: Path) -> bytes:
     return _tar(folder, [folder / name for name in IN_PROGRESS if (folder / name).exists()])
 
 
-def unpack(parcel: bytes, folder: Path) -> None:
-    """Unpack a parcel into `folder`. Subfolders are replaced as a whole. A run that a process holds is refused."""
+def unpack(archive: bytes, folder: Path) -> None:
+    """Unpack an archive into `folder`. Subfolders are replaced as a whole. A run that a process holds is refused."""
     folder.mkdir(parents=True, exist_ok=True)
     with hold(folder), TemporaryDirectory(dir=folder, prefix=".arriving-") as temporary:
         arrived, replaced = Path(temporary, "new"), Path(temporary, "old")
         arrived.mkdir()
         replaced.mkdir()
-        _write_files(parcel, arrived)
+        _write_files(archive, arrived)
         for path in sorted(arrived.iterdir(), key=lambda path: (path.name == LAST, path.name != FIRST, path.name)):
             target = folder / path.name
             if path.is_dir() and target.exists():
@@ -65,8 +65,8 @@ def _tar(folder: Path, paths: Iterable[Path]) -> bytes:
     return written.getvalue()
 
 
-def _write_files(parcel: bytes, folder: Path) -> None:
-    with tarfile.open(fileobj=io.BytesIO(parcel), mode="r:") as tar:
+def _write_files(archive: bytes, folder: Path) -> None:
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
         for entry in tar:
             name = PurePosixPath(entry.name)
             content = tar.extractfile(entry) if entry.isreg() else None
