@@ -199,8 +199,7 @@ def test_only_the_judge_computes_p_values_and_power() -> None:
         from_verdict = {name for name in inside(file) if room_of(name) == "verdict"}
         asked += "attractor.verdict.family.judge_family" in from_verdict
         wrong = sorted(name for name in from_verdict if name.rpartition(".")[2] in TESTS | PLANS)
-        planned_by_time = place(file) == "report/advice.py"  # until it asks the judge, too
-        assert not wrong or planned_by_time, f"{place(file)} imports {wrong}: ask `judge_family`"
+        assert not wrong, f"{place(file)} imports {wrong}: ask `judge_family`"
     assert asked
 
 
