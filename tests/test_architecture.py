@@ -16,9 +16,10 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "errors": set(),
     "files": set(),
     "console": set(),
-    "loading": set(),
-    "attention": {"files", "kernels"},
+    "fields": set(),
+    "attention": {"fields", "kernels"},
     "train": {
+        "fields",
         "analysis",
         "attention",
         "console",
@@ -39,8 +40,8 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "runs": {"files", "verdict"},
     "claims": {"files", "runs", "verdict"},
     "corpus": {"console", "files", "tables"},
-    "tasks": {"corpus", "files", "tables"},
-    "models": {"analysis", "attention", "equilibrium", "files", "kernels"},
+    "tasks": {"fields", "corpus", "files", "tables"},
+    "models": {"fields", "analysis", "attention", "equilibrium", "files", "kernels"},
     "control": {"attention", "kernels"},
     "hf": {
         "attention",
@@ -92,7 +93,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     },
     "bench": {"attention", "console", "corpus", "files", "hf", "kernels", "models", "report", "runs", "tasks", "train"},
     "cli": ANYTHING,
-    "__main__": {"cli", "loading", "train"},
+    "__main__": {"cli", "console", "train"},
     "__init__": ANYTHING,
 }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tyro
 
-from attractor import __version__, cli, loading
+from attractor import __version__, cli, console
 from attractor.attention.presets import PRESETS, presets_as_data
 from attractor.cli import completion, runs
 from attractor.cli.commands import COMMANDS, FROM_THE_TASK, FURTHER, help_text, names, options_of, shown
@@ -265,6 +265,6 @@ def test_a_terminal_shows_that_the_command_waits_and_a_log_does_not(monkeypatch:
     monkeypatch.delitem(sys.modules, "torch")
     for stream, seen in ((Terminal(), True), (StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", stream)
-        with loading.temporary_text("loading ..."):
+        with console.temporary_text("loading ..."):
             assert stream.getvalue() == ("loading ..." if seen else "")
         assert stream.getvalue() == ("loading ...\r           \r" if seen else "")

@@ -2,7 +2,7 @@
 
 import sys
 
-from attractor.loading import ctrl_c_ends_at_once
+from attractor.console import ctrl_c_ends_at_once
 
 
 def main() -> None:

@@ -1,15 +1,17 @@
-"""What the console shows: numbers as text, tables, and the progress of long work.
+"""What the console shows: numbers as text, tables, the progress of long work, and a text while modules load.
 
 Rich is imported where something is shown, since modules that only name a number load without it.
 """
 
+import os
 import re
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self
 
 from attractor.errors import InputError
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 FIRST_SECONDS, SECONDS_BETWEEN = 2.0, 30.0  # before the first line about long work, and between two in a log
+INTERRUPTED = b"interrupted while the command was loading, before it did anything\n"
 
 Advance = Callable[[int], None]  # takes the number of units that were done since the last call
 StartProgress = Callable[[str, int], Advance]  # takes the name of the units and their number
@@ -186,3 +189,37 @@ def _in_lines(console: "Console", units: str, n: int) -> Advance:
             print_line(console, f"{total:,} of {n:,} {units}, {in_time(left)} left")
 
     return advance
+
+
+@contextmanager
+def ctrl_c_ends_at_once() -> Iterator[None]:
+    """Let Ctrl-C end the process in this block. A module that is being imported could lose a KeyboardInterrupt."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # such as the background process of a shell, which ignores Ctrl-C
+        yield
+        return
+    signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    try:
+        os.write(2, b"\r" * os.isatty(2) + INTERRUPTED)
+    finally:
+        os._exit(128 + number)
+
+
+@contextmanager
+def temporary_text(text: str) -> Iterator[None]:
+    """Show a text on the terminal while PyTorch loads, and remove it afterwards; a log shows nothing."""
+    is_shown = sys.stderr.isatty() and "torch" not in sys.modules
+    if is_shown:
+        print(text, end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if is_shown:
+            print("\r" + " " * len(text) + "\r", end="", file=sys.stderr, flush=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attractor.attention import PRESETS
 from attractor.attention.position import Rope
+from attractor.cli.commands import options_of
 from attractor.cli.hugging_face import ExportArguments, export
 from attractor.corpus.tokenizer import ByteTokenizer
 from attractor.errors import InputError
@@ -129,7 +130,7 @@ def test_every_architecture_is_tried_in_both_directions() -> None:
 
 
 def test_the_help_lists_the_architectures() -> None:
-    described = str(ExportArguments.__annotations__["to"])
+    (described,) = (option.phrase for option in options_of("export") if option.name == "to")
     assert [known.option for known in ARCHITECTURES if f" {known.option}" not in described] == []
 
 

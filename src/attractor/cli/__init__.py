@@ -20,6 +20,7 @@ from attractor.cli.commands import COMMANDS, GROUPS, options_of
 from attractor.cli.help import help_of_all, help_of_command, help_of_group
 from attractor.cli.parsing import parse_command, refuse_unknown_options
 from attractor.cli.streams import SIGPIPE, OutputLost, end_streams, guard_streams, loss_of_output
+from attractor.console import ctrl_c_ends_at_once, temporary_text
 from attractor.errors import (
     DamageWarning,
     InputError,
@@ -31,7 +32,6 @@ from attractor.errors import (
     unknown,
 )
 from attractor.files import next_step
-from attractor.loading import ctrl_c_ends_at_once, temporary_text
 from attractor.train.interrupt import SIGNALS, Deadline, StopRequest
 
 if TYPE_CHECKING:
@@ -118,9 +118,10 @@ def run_line(words: Sequence[str], quiet: bool) -> None:
     """Run the command of a line."""
     name = command_of(words)
     refuse_unknown_options(name, words[len(name.split()) :])
-    from rich.console import Console  # which takes time to load, and help needs none
+    with ctrl_c_ends_at_once():  # rich takes time to load, and help needs none
+        from rich.console import Console
 
-    from attractor.cli.console import LogConsole, heartbeat
+        from attractor.cli.console import LogConsole, heartbeat
 
     console = Console(quiet=quiet) if sys.stdout.isatty() else LogConsole(width=WIDTH_OF_A_LOG, quiet=quiet)
     with heartbeat(console, f"attractor {name}"), Deadline(interrupted):

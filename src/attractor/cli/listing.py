@@ -14,9 +14,8 @@ from attractor.cli.commands import FROM_THE_TASK, names, options_of, shown
 from attractor.cli.console import say
 from attractor.cli.definitions import definitions
 from attractor.cli.help import columns
-from attractor.console import with_prefix
+from attractor.console import temporary_text, with_prefix
 from attractor.errors import unknown
-from attractor.loading import temporary_text
 
 if TYPE_CHECKING:
     from attractor.attention import AttentionConfig

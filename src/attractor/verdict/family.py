@@ -65,17 +65,17 @@ def judge_family(
 
     `level_within` is the confidence that "no difference" takes, if it is not `level`.
     """
-    alpha, alpha_within = (_error_rate(level if each is None else each) for each in (level, level_within))
-    compared = {key: _up_to_a_look(each, looks) for key, each in comparisons.items()}
-    verdicts = {key: _undecided(each) for key, each in compared.items()}
-    estimates = _estimates({key: each for key, each in compared.items() if not verdicts[key].reason}, looks)
+    alpha, alpha_within = (_error_rate(confidence or level) for confidence in (level, level_within))
+    compared = {key: _up_to_a_look(comparison, looks) for key, comparison in comparisons.items()}
+    verdicts = {key: _undecided(comparison) for key, comparison in compared.items()}
+    estimates = _estimates({key: comparison for key, comparison in compared.items() if not verdicts[key].reason}, looks)
     p: dict[Key, float | None] = {}
     within: dict[Key, float | None] = {}
     beyond: dict[Key, float | None] = {}
     for key, estimate in estimates.items():
-        each = compared[key]
-        p[key], within[key] = _p_values(each, estimate, looks)
-        beyond[key] = None if each.margin is None else estimate.p_beyond(each.margin)
+        comparison = compared[key]
+        p[key], within[key] = _p_values(comparison, estimate, looks)
+        beyond[key] = None if comparison.margin is None else estimate.p_beyond(comparison.margin)
     n_tests = max(n_tests, sum(value is not None for value in p.values()), 1)
     adjusted, adjusted_within, adjusted_beyond = (holm(values, n_tests) for values in (p, within, beyond))
     for key, estimate in estimates.items():
@@ -145,13 +145,13 @@ def _estimates(compared: Mapping[Key, Comparison], looks: tuple[int, ...]) -> di
     """Return each difference with its standard error, by moderated spreads among comparisons of one group."""
     groups: dict[Hashable, list[Key]] = {}
     for key, comparison in compared.items():
-        own = looks or comparison.group is None  # the sequential test is that of each row's own spread
-        groups.setdefault(("own", key) if own else (comparison.design, comparison.group), []).append(key)
+        alone = looks or comparison.group is None  # the sequential test is that of each row's own spread
+        groups.setdefault(("own", key) if alone else (comparison.design, comparison.group), []).append(key)
     estimates: dict[Key, Estimate] = {}
     for keys in groups.values():
         summaries = [summary(compared[key].numbers) for key in keys]
-        variances = [(each.standard_deviation or 0.0) ** 2 for each in summaries]
-        freedom = [float(max(each.n - 1, 0)) for each in summaries]
+        variances = [(spread.standard_deviation or 0.0) ** 2 for spread in summaries]
+        freedom = [float(max(spread.n - 1, 0)) for spread in summaries]
         shared = moderated(variances, freedom, SHARED_BASELINE if compared[keys[0]].design == "paired" else 0.0)
         for key, of_row, (variance, d) in zip(keys, summaries, shared, strict=True):
             estimates[key] = _estimate(compared[key], of_row, variance, d)
