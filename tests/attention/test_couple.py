@@ -175,21 +175,6 @@ def test_leapfrog_is_symplectic_only_under_a_gradient_force() -> None:
     assert symplectic_defect(jacobian(PRESETS["coupled-symplectic"].couple.build(layout()).double())) < 1e-10
 
 
-@every_integrator
-def test_one_query_per_key_is_the_ungrouped_rule(integrator: type[Dynamics]) -> None:
-    """Criterion: coupling H heads together equals coupling each head alone."""
-    together, (q, k) = coupling_of(integrator(n_steps=2), layout(3)), state(3)
-    q_all, k_all = together(q, k)
-    for head in range(3):
-        alone = coupling_of(integrator(n_steps=2))
-        alone.force = together.force
-        with torch.no_grad():
-            alone.tau.copy_(together.tau[head : head + 1])
-        q_one, k_one = alone(q[:, head : head + 1], k[:, head : head + 1])
-        torch.testing.assert_close(q_one[:, 0], q_all[:, head])
-        torch.testing.assert_close(k_one[:, 0], k_all[:, head])
-
-
 @written_out
 def test_a_group_of_queries_shares_a_key_that_moves_by_their_mean(integrator: type[Dynamics]) -> None:
     """Criterion: each query moves against its group's key; the key moves by the mean of dt_h f(q_h) over the group's

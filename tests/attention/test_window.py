@@ -136,27 +136,6 @@ def test_the_memory_of_a_rolling_cache_does_not_grow() -> None:
     assert cache.n_numbers == 3 * 4 * 5
 
 
-@with_window
-def test_left_padding_changes_nothing_beyond_the_window(name: str) -> None:
-    """Criterion: a padded sequence and the same sequence alone agree to 1e-10, in the full pass and token by token."""
-    length, n_padded = 20, 3
-    layer, x = layer_of(name, window=5), inputs(length)
-    rope = Rope(layer.rope_width)
-    real = torch.ones(2, length, dtype=torch.bool)
-    real[1, :n_padded] = False
-    mask = lower_triangle(length, length, x.device) & real[:, None, None, :]
-    positions = (real.cumsum(1) - 1).clamp(min=0)
-    alone, _ = layer(x[1:, n_padded:], True, rope)
-    whole, _ = layer(x, mask, rope.at(positions))
-    cache = layer.new_cache()
-    steps = [
-        layer(x[:, t : t + 1], mask[:, :, t : t + 1, : t + 1], rope.at(positions[:, t : t + 1]), cache)[0]
-        for t in range(length)
-    ]
-    for found in (whole, torch.cat(steps, dim=1)):
-        torch.testing.assert_close(found[1:, n_padded:], alone, rtol=1e-10, atol=1e-10)
-
-
 def test_a_rolling_cache_forgets_positions_only_before_the_window_is_full() -> None:
     """Criterion: before the window is full, decoding continues as if the forgotten positions had never been cached."""
     layer, x = layer_of("standard", window=6), inputs(8)
