@@ -142,6 +142,10 @@ def test_ascii_output_spells_other_letters_out(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
     assert rb"caf\xe9.py" in done.stdout
+    command = [sys.executable, "-m", "attractor", "train", "--lr=fast"]
+    refused = subprocess.run(command, capture_output=True, timeout=120, env=environment, text=True)
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith("error: --lr must be a number, got 'fast'"), "no box, which tyro would draw of hyphens"
 
 
 @pytest.mark.slow

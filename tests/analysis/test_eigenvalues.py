@@ -99,15 +99,6 @@ def test_large_maps_with_known_leading_eigenvalues(slope: float) -> None:
         assert jacobian_norm(step, x) > 2 * found[0].abs()
 
 
-def test_random_matrix_whose_eigenvalues_crowd_at_the_rim() -> None:
-    matrix = normal(N_LARGE, N_LARGE) / N_LARGE**0.5
-    found = estimate_eigenvalues(*linear(matrix), k=3)
-    dense = eigenvalues(*linear(matrix))
-    torch.testing.assert_close(found.values.abs(), dense[:3].abs(), rtol=1e-4, atol=0)
-    assert found.residual.max() < 1e-5
-    assert found.n_products > 100
-
-
 def test_samples_are_solved_side_by_side() -> None:
     """Criterion: samples with pairs, with real eigenvalues and with a zero matrix have the values that they have
     alone."""
@@ -146,9 +137,6 @@ def test_eigenvalues_of_a_small_nonlinear_map() -> None:
     found = eigenvalues(lambda x: symmetric @ x / (symmetric @ x).norm(), vectors[:, -1], tangent=sphere_tangent())
     expected = (values[:-1].flip(0) / values[-1]).to(torch.complex128)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
-
-
-# --- parts ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_symmetric_part_and_its_quadratic_form_are_those_of_the_matrix() -> None:
@@ -207,20 +195,6 @@ def test_as_many_probes_as_dimensions_are_exact() -> None:
     assert exact.share.item() == pytest.approx(float(((matrix - matrix.T) / 2).square().sum() / matrix.square().sum()))
     assert 0 < probed.standard_error < 0.02
     assert abs(probed.share - exact.share) < 4 * probed.standard_error
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        ({"k": 0}, "k must be an integer of at least 1, got 0"),
-        ({"k": 4}, "k must be at most 3, the dimension of the state, got 4; ask for fewer"),
-        ({"k": 1.5}, "k must be an integer of at least 1, got 1.5"),
-        ({"by": "imag"}, "unknown order 'imag'; did you mean 'imaginary'"),
-    ],
-)
-def test_impossible_arguments_are_refused(asked: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        leading_eigenvalues(*linear(torch.eye(3)), **asked)
 
 
 @pytest.mark.parametrize("n_rows", [4, 130])

@@ -1,8 +1,6 @@
 """Finite-time exponents agree with the singular values of dense products; lost directions have minus infinity."""
 
 import itertools
-import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,7 +9,6 @@ from torch import Tensor
 
 from attractor.analysis import (
     Effort,
-    FiniteTime,
     finite_time,
     finite_time_exponents,
     jacobian,
@@ -65,21 +62,10 @@ def test_any_number_of_exponents_up_to_the_dimension_is_exact(k: int, n_steps: i
     torch.testing.assert_close(found, exponents_of(matrix, n_steps)[:k], rtol=0, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_errors_stay_below_the_default_tolerance() -> None:
-    """Criterion: for five maps, the true error is below the stated one, which is below the default tolerance."""
-    for seed in range(5):
-        matrix = normal(100, 100, seed=seed) / 10
-        found = finite_time(lambda x, m=matrix: m @ x, torch.zeros(100, dtype=torch.float64))
-        error = exponents_of(matrix, 16)[:8] - found.exponents
-        assert error.min() > -1e-9  # exponents are lower bounds
-        assert error.max() < found.error < 1e-3
-
-
 @pytest.mark.parametrize("batched", [False, True])
 def test_different_steps_are_taken_one_after_another(batched: bool) -> None:
     """Criterion: a sequence of four nonlinear maps, one of them used twice, has the exponents of its dense product. A
-    sequence that repeats one map equals four steps of it."""
+    sequence that repeats one map equals four steps of it. A limit of memory changes nothing."""
     maps = [normal(12, 12, seed=seed) / 12**0.5 for seed in range(3)]
     first, second, third = ((lambda x, m=m: torch.tanh(x @ m.T)) for m in maps)
     steps, x = [first, second, first, third], normal(2, 12, seed=9)
@@ -90,8 +76,10 @@ def test_different_steps_are_taken_one_after_another(batched: bool) -> None:
             product, state = jacobian(step, state) @ product, step(state)
         expected.append(torch.linalg.svdvals(product)[:3].log() / 4)
     given = x if batched else x[0]
-    found = finite_time(steps, given, k=3, batched=batched, effort=Effort(tolerance=1e-7, max_iterations=300)).exponents
-    torch.testing.assert_close(found, torch.stack(expected) if batched else expected[0], rtol=0, atol=1e-5)
+    for max_bytes in (2**28, 1):
+        effort = Effort(tolerance=1e-7, max_iterations=300, max_bytes=max_bytes)
+        found = finite_time(steps, given, k=3, batched=batched, effort=effort).exponents
+        torch.testing.assert_close(found, torch.stack(expected) if batched else expected[0], rtol=0, atol=1e-5)
     again = finite_time([first] * 4, given, k=3, batched=batched).exponents
     assert torch.equal(again, finite_time(first, given, n_steps=4, k=3, batched=batched).exponents)
 
@@ -126,37 +114,6 @@ def test_single_precision_state() -> None:
     torch.testing.assert_close(found.double(), exponents_of(matrix, 16)[:4], rtol=0, atol=1e-4)
 
 
-def test_nonlinear_orbit_is_the_product_along_it() -> None:
-    """Criterion: the exponents are those of the dense product of derivatives at the states that the orbit visits."""
-    matrix, x = 1.5 * normal(15, 15) / 15**0.5, normal(15, seed=1)
-    product, state = torch.eye(15, dtype=torch.float64), x
-    for _ in range(10):
-        state = (matrix @ state).tanh()
-        product = (1 - state.square()).unsqueeze(-1) * matrix @ product
-    expected = torch.linalg.svdvals(product).log() / 10
-    found = finite_time_exponents(lambda x: (matrix @ x).tanh(), x, n_steps=10, k=4, effort=Effort(tolerance=1e-9))
-    torch.testing.assert_close(found, expected[:4], rtol=0, atol=1e-7)
-
-
-@pytest.mark.slow
-def test_samples_do_not_influence_one_another() -> None:
-    """Criterion: each sample of a batch has the exponents that it has alone, and a memory limit does not change
-    them."""
-    matrix, x = normal(24, 24) / 24**0.5, normal(3, 4, 6, seed=1)
-
-    def step(x: Tensor) -> Tensor:
-        return (1.3 * x.flatten(-2) @ matrix).tanh().unflatten(-1, (4, 6))
-
-    together = finite_time(step, x, k=3, batched=True, effort=Effort(tolerance=1e-8))
-    assert together.exponents.shape == (3, 3)
-    assert together.error.shape == (3,)
-    for b in range(3):
-        alone = finite_time_exponents(step, x[b], k=3, effort=Effort(tolerance=1e-8))
-        torch.testing.assert_close(together.exponents[b], alone, rtol=0, atol=1e-6)
-    cut = finite_time(step, x, k=3, batched=True, effort=Effort(tolerance=1e-8, max_bytes=1))
-    torch.testing.assert_close(cut.exponents, together.exponents, rtol=0, atol=1e-10)
-
-
 def test_the_number_of_calls_of_the_step() -> None:
     """Criterion: the step is called T times for the orbit, T times for each half sweep, and four times for checks,
     since whole blocks pass at once. With one direction at a time, three sweeps take at most 15 (k + 8) passes."""
@@ -188,9 +145,6 @@ def test_too_few_sweeps_warn() -> None:
             lambda x: matrix @ x, torch.zeros(200).double(), k=2, effort=Effort(max_iterations=1)
         )
     assert (found < exponents_of(matrix, 16)[:2]).all()
-
-
-# --- directions that are lost ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -263,19 +217,6 @@ def test_rounds_contain_every_pair_once() -> None:
         assert all(len({*first, *second}) == 2 * len(first) for first, second in rounds(n))
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        ({"n_steps": 0}, "n_steps must be an integer of at least 1, got 0"),
-        ({"k": 0}, "k must be an integer of at least 1, got 0"),
-        ({"k": 4}, "k must be at most 3, the dimension of the state, got 4"),
-    ],
-)
-def test_impossible_arguments_are_refused(asked: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        finite_time_exponents(lambda x: x, torch.ones(3), **{"k": 1} | asked)
-
-
 def test_a_frame_of_the_whole_space_takes_one_sweep() -> None:
     """Criterion: further sweeps would leave its error, which is rounding alone, in fp32 above the tolerance."""
     matrix = torch.randn(6, 6, generator=torch.Generator().manual_seed(0)) @ torch.diag(10.0 ** -torch.arange(6))
@@ -283,40 +224,3 @@ def test_a_frame_of_the_whole_space_takes_one_sweep() -> None:
     assert estimate.n_sweeps == 1
     exact = torch.linalg.svdvals(torch.linalg.matrix_power(matrix.double(), 3)).log() / 3
     assert (estimate.exponents.double() - exact).abs().max() <= estimate.error
-
-
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        ({"max_iterations": 0}, "max_iterations must be an integer of at least 1, got 0"),
-        ({"tolerance": math.nan}, "tolerance must be at least 0 and finite, or None, got nan"),
-        ({"tolerance": -1e-3}, "tolerance must be at least 0 and finite, or None, got -0.001"),
-    ],
-)
-def test_an_impossible_effort_is_refused(limits: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Effort(**limits)
-
-
-@pytest.mark.parametrize("measure", [finite_time_exponents, lyapunov_spectrum])
-def test_an_infinite_derivative_along_the_orbit_is_refused(measure: Callable[..., Tensor]) -> None:
-    """Criterion: a step whose second state, 1, has an infinite derivative is refused, although all states are
-    finite."""
-    with pytest.raises(InputError, match="finite derivative at each state of the orbit, got NaN or infinity"):
-        measure(lambda x: x - (x - 1).abs().sqrt(), torch.full((2,), 2.0, dtype=torch.float64), n_steps=3, k=1)
-
-
-@pytest.mark.parametrize("n_channels", [-3, 0])
-def test_a_sphere_without_channels_or_a_row_of_length_zero_is_refused(n_channels: int) -> None:
-    with pytest.raises(InputError, match=f"n_channels must be an integer of at least 1, got {n_channels}"):
-        sphere_tangent(n_channels)
-    with pytest.raises(InputError, match="x must have a positive length in each group of 2 channels, got 0"):
-        finite_time_exponents(lambda x: x, torch.tensor([1.0, 0, 0, 0]), k=1, tangent=sphere_tangent(2))
-
-
-def test_a_diverging_orbit_is_refused_with_its_sample_and_step() -> None:
-    x = torch.tensor([[0.5], [3.0]])
-    with pytest.raises(InputError, match="states must be finite, got NaN or infinity in sample 1 after step 7"):
-        finite_time_exponents(torch.square, x, n_steps=16, k=1, batched=True)
-    assert isinstance(finite_time(torch.square, x[:1], k=1, batched=True), FiniteTime)
-    assert math.isfinite(finite_time_exponents(torch.square, x[0], n_steps=3, k=1).item())

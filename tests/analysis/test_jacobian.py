@@ -1,6 +1,5 @@
 """The Jacobian as an operator, and its norm, agree with the dense matrix of each map."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,19 +12,15 @@ from attractor import attention
 from attractor.analysis import (
     Effort,
     Jacobian,
-    antisymmetric_norm,
     estimate_jacobian_norm,
     jacobian,
     jacobian_norm,
     spectral_radius,
     sphere_tangent,
-    symmetric_extremes,
 )
 from attractor.analysis.jacobian import backward_bytes
-from attractor.errors import InputError
 from attractor.models import FastSlowConfig
 from attractor.models.maps import layer_maps
-from tiers import fast_alone
 
 Map = Callable[[Tensor], Tensor]
 
@@ -184,15 +179,11 @@ def test_with_a_gain_the_image_lies_in_the_tangent_space_of_the_ellipsoid() -> N
     assert (sphere_tangent()(step(x), moved) - moved).abs().max() > 0.01
 
 
-# --- the norm -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", fast_alone(range(5), 0))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_norm_of_random_matrices_of_500_dimensions(seed: int, dtype: torch.dtype) -> None:
+def test_norm_of_a_random_matrix_of_500_dimensions(dtype: torch.dtype) -> None:
     """Criterion: by default, the norm is within 1e-4 of the dense one, although the largest singular values are 1%
     apart."""
-    matrix = normal(500, 500, seed=seed, dtype=dtype) / 500**0.5
+    matrix = normal(500, 500, dtype=dtype) / 500**0.5
     largest = torch.linalg.svdvals(matrix.double())[0]
     for tolerance in (None, 1e-5):
         estimate = estimate_jacobian_norm(
@@ -244,9 +235,6 @@ def test_norm_of_attention_is_the_dense_one() -> None:
         torch.testing.assert_close(jacobian_norm(attend, x, batched=True, tangent=tangent), dense, rtol=1e-6, atol=0)
 
 
-# --- steps that can be differentiated only once ---------------------------------------------------------------------
-
-
 class Once(torch.autograd.Function):
     """Multiplies rows by a matrix. Its derivative is right, and has no derivative of its own."""
 
@@ -270,69 +258,15 @@ def test_a_step_with_one_derivative_has_its_jacobian(residual: float, batched: b
         torch.testing.assert_close(measure(step, x, batched=batched), measure(known, x, batched=batched))
 
 
-def test_too_large_a_state_for_a_step_with_one_derivative_is_refused() -> None:
-    with pytest.raises(InputError, match=r"step must be differentiable twice.* 4,800 numbers.*at most 4,096"):
-        jacobian_norm(Once.apply, normal(600, 8))
-
-
 def test_the_equilibrium_of_a_fast_slow_model_has_its_jacobian() -> None:
     config = FastSlowConfig(
-        vocab_size=20, d_model=16, n_heads=2, d_ff=16, pool_factor=2, equilibrium="deq", n_iterations=90, max_seq_len=4
+        vocab_size=20, d_model=8, n_heads=2, d_ff=8, pool_factor=2, equilibrium="deq", n_iterations=90, max_seq_len=4
     )
     step, x = layer_maps(config.build(seed=0).double().eval(), torch.arange(3)[None]).block(2)
     v = normal(*x.shape, seed=4)
     with torch.no_grad():
         difference = (step(x + 1e-6 * v) - step(x - 1e-6 * v)) / 2e-6
     torch.testing.assert_close(Jacobian(step, x).jvp(v), difference, rtol=1e-5, atol=1e-5)
-
-
-# --- what is refused ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("step", "x", "batched", "message"),
-    [
-        (lambda x: x[:2], torch.ones(3), False, r"step must keep the shape \(3,\), got \(2,\)"),
-        (lambda x: x.double(), torch.ones(3), False, "step must keep the dtype torch.float32, got torch.float64"),
-        (lambda x: (x, x), torch.ones(3), False, "step must return a tensor, got tuple"),
-        (lambda x: x, [1.0], False, "x must be a tensor, got list"),
-        (lambda x: x, torch.ones(3, dtype=torch.long), False, "x must be of dtype float32 or float64, got torch.int64"),
-        (lambda x: x, torch.ones(3, dtype=torch.bfloat16), False, "x must be of dtype .*, got torch.bfloat16"),
-        (lambda x: x, torch.ones(3), True, "x must have a dimension of samples and at least one more"),
-        (lambda x: x, torch.ones(0), False, r"x must hold at least one number, got shape \(0,\)"),
-        (lambda x: x, torch.tensor([1.0, math.nan]), False, "states must be finite, got .* after step 0"),
-        (
-            lambda x: x,
-            torch.tensor([[1.0], [math.inf]]),
-            True,
-            "states must be finite, got .* in sample 1 after step 0",
-        ),
-        (lambda x: x / 0, torch.ones(3), False, "states must be finite, got .* after step 1"),
-    ],
-)
-def test_invalid_states_and_steps_are_refused(step: Map, x: Tensor, batched: bool, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        jacobian_norm(step, x, batched=batched)
-
-
-def without_grad(x: Tensor) -> Tensor:
-    with torch.no_grad():
-        return attend(x)
-
-
-@pytest.mark.parametrize(
-    ("step", "message"),
-    [
-        (without_grad, "one differentiable map, got two derivatives.*remove torch.no_grad from the step"),
-        (lambda x: x + without_grad(x), "one differentiable map, got two derivatives"),
-        (lambda x: x + F.dropout(attend(x), 0.5), r"one map, got two images of x; call model.eval\(\)"),
-        (lambda x: (x - x.detach()).sqrt(), "a finite derivative at x, got NaN or infinity"),
-    ],
-    ids=["no-grad", "partly", "dropout", "infinite"],
-)
-def test_a_step_without_one_finite_derivative_is_refused(step: Map, message: str) -> None:
-    with pytest.raises(InputError, match=f"step must (be|have) {message}"):
-        jacobian_norm(step, normal(5, 8))
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1e25])
@@ -350,23 +284,3 @@ def test_a_step_in_half_precision_is_accepted() -> None:
             return layer(x[None])[0].float()
 
     assert jacobian_norm(step, normal(6, 64, dtype=torch.float32)) > 0
-
-
-def test_directions_of_another_shape_or_dtype_are_refused() -> None:
-    operator = Jacobian(lambda x: x, torch.ones(2, 3))
-    for wrong in (torch.ones(3), torch.ones(1, 1, 2, 3), torch.ones(4, 2, 3).double()):
-        for product in (operator.jvp, operator.vjp):
-            with pytest.raises(InputError, match=r"directions must have the state's shape \(2, 3\)"):
-                product(wrong)
-
-
-@pytest.mark.parametrize("measure", [jacobian_norm, antisymmetric_norm, symmetric_extremes, spectral_radius])
-@pytest.mark.parametrize("dim", [4, 600])
-def test_a_tangent_space_without_directions_is_refused(measure: Callable[..., object], dim: int) -> None:
-    with pytest.raises(InputError, match="tangent must leave at least one direction, and leaves none"):
-        measure(lambda x: x, torch.ones(dim).double(), tangent=sphere_tangent(1))
-
-
-def test_groups_that_do_not_divide_the_channels_are_refused() -> None:
-    with pytest.raises(InputError, match="n_channels must divide the last dimension 8, got 3"):
-        jacobian_norm(attend, normal(5, 8), tangent=sphere_tangent(3))

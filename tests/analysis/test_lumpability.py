@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from attractor.analysis.lumpability import lumpability_profile
-from attractor.errors import InputError
 
 
 def distributions(*shape: int, seed: int = 0) -> Tensor:
@@ -136,11 +135,3 @@ def test_maps_of_a_batch_are_measured_separately() -> None:
     for part, alone in zip(together, lumpability_profile(maps[2, 1], 4), strict=True):
         assert part.shape == (3, 2)
         torch.testing.assert_close(part[2, 1], alone)
-
-
-@pytest.mark.parametrize("block", [0, -2, 2.5])
-def test_invalid_block_lengths_are_refused(block: int) -> None:
-    with pytest.raises(InputError, match=rf"^block must be an integer of at least 1, got {block}; "):
-        lumpability_profile(torch.eye(4), block)
-    with pytest.raises(InputError, match=r"^weights must be square maps, got \(3, 4\); "):
-        lumpability_profile(torch.ones(3, 4), 2)

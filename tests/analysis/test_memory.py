@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from attractor.analysis.memory import decay_length, distance_holding, effective_memory, mean_distance
-from attractor.errors import InputError
 
 T = 12
 
@@ -106,9 +105,3 @@ def test_distances_to_later_and_to_earlier_positions_are_measured_alike() -> Non
     weights = torch.rand(T, T, generator=torch.Generator().manual_seed(0))
     for measure in (mean_distance, distance_holding):
         torch.testing.assert_close(measure(weights.flip(0, 1)), measure(weights).flip(0))
-
-
-@pytest.mark.parametrize("share", [0.0, -1.0, 1.5, math.nan])
-def test_invalid_shares_are_refused(share: float) -> None:
-    with pytest.raises(InputError, match=r"^share must be above 0 and at most 1, got .*; 0\.5 and 0\.9"):
-        distance_holding(torch.eye(2), share)

@@ -41,42 +41,33 @@ def test_numbers_are_those_of_one_sequence_without_spare_room() -> None:
         assert cache.n_numbers == n * (3 * 4 + 2 * 5)
 
 
+@pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("rows", [[1, 0, 2], [2, 2, 0], [1]], ids=["permuted", "branched", "finished"])
-def test_reordered_rows_continue_other_sequences(rows: list[int]) -> None:
+def test_reordered_rows_continue_other_sequences(rows: list[int], window: int | None) -> None:
     """Criterion: decoding after a reorder equals the full pass over the selected sequences."""
     torch.manual_seed(0)
-    layer = build("standard", 8, 2).double()
-    past, new = torch.randn(3, 4, 8, dtype=torch.float64), torch.randn(len(rows), 2, 8, dtype=torch.float64)
+    layer = build("standard", 8, 2, window=window).double()
+    past, new = torch.randn(3, 9, 8, dtype=torch.float64), torch.randn(len(rows), 2, 8, dtype=torch.float64)
     cache = layer.new_cache()
     layer(past, cache=cache)
     cache.reorder(torch.tensor(rows))
     found, _ = layer(new, cache=cache)
     whole, _ = layer(torch.cat([past[rows], new], dim=1))
-    torch.testing.assert_close(found, whole[:, 4:])
-    assert cache.length == 6
-
-
-def test_caches_share_nothing() -> None:
-    layer = build("standard", 8, 2)
-    first, second = layer.new_cache(), layer.new_cache()
-    layer(torch.randn(1, 3, 8), cache=first)
-    assert (first.length, second.length) == (3, 0)
+    torch.testing.assert_close(found, whole[:, 9:])
+    assert cache.length == 11
 
 
 @pytest.mark.parametrize("window", [None, 2])
 @pytest.mark.parametrize("shape", [(1, 2, 1, 4), (2, 1, 1, 4), (2, 2, 1, 3)])
-def test_a_cache_takes_no_positions_of_another_batch_or_shape(window: int | None, shape: tuple[int, ...]) -> None:
+def test_a_cache_takes_no_positions_of_another_shape_and_gives_none_that_it_lacks(
+    window: int | None, shape: tuple[int, ...]
+) -> None:
     """Criterion: an error, where torch would repeat the one sequence, head or number; the cache is unchanged."""
     cache = Cache(window)
     cache.append(torch.zeros(2, 2, 3, 4))
     with pytest.raises(InputError, match=r"^cache must be given 2 sequences of 2 heads of width 4, as it holds, got "):
         cache.append(torch.ones(shape))
+    for length in (-1, 4):
+        with pytest.raises(InputError, match=f"length must be from 0 to the 3 cached positions, got {length}"):
+            cache.crop(length)
     assert cache.length == 3
-
-
-@pytest.mark.parametrize("length", [-1, 4])
-def test_a_cache_cannot_be_cropped_to_positions_that_it_does_not_hold(length: int) -> None:
-    cache = Cache()
-    cache.append(torch.zeros(1, 1, 3, 2))
-    with pytest.raises(InputError, match=f"length must be from 0 to the 3 cached positions, got {length}"):
-        cache.crop(length)

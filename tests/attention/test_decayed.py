@@ -7,14 +7,11 @@ import torch
 from torch import Tensor
 
 from attractor.analysis.memory import decay_length, effective_memory
-from attractor.attention import PRESETS, Attention, Rope, build
+from attractor.attention import Attention, Rope, build
 from attractor.attention.hooks import capture
 from attractor.attention.mask import Mask, lower_triangle
-from attractor.attention.output.gated import Gated
-from attractor.attention.project.decayed import DecayedHeads
-from attractor.attention.score.decayed import Decayed, log_survival
+from attractor.attention.score.decayed import log_survival
 from attractor.control.heads import attention_view, known_heads
-from attractor.errors import InputError
 from attractor.kernels.decay import PIECE
 from tiers import fast_alone
 
@@ -230,30 +227,7 @@ def test_taps_change_nothing_and_decoding_continues_after_any_chunk() -> None:
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-10, atol=1e-10)
 
 
-def test_decay_combines_with_coupling_and_gates() -> None:
-    """Criterion: when the layer is coupled and gated, decoding equals the full pass."""
-    config = PRESETS["decay"].replace(couple=PRESETS["coupled-euler"].couple, output=Gated(), qk_norm=True)
-    layer, x = build(config, WIDTH, H).double(), some_x()
-    cache = layer.new_cache()
-    steps = [layer(token, cache=cache)[0] for token in x.split(1, dim=1)]
-    torch.testing.assert_close(torch.cat(steps, dim=1), layer(x)[0], rtol=1e-10, atol=1e-10)
-
-
 def test_control_of_logits_passes_over_it() -> None:
     layer = layer_of()
     assert attention_view("layer", layer) is None
     assert known_heads(layer) == []
-
-
-@pytest.mark.parametrize("memory", [1.0, -3.0, float("inf"), float("nan")])
-def test_an_initial_memory_that_no_decay_gives_is_refused(memory: float) -> None:
-    with pytest.raises(InputError, match=r"^initial_memory must be above 1 and finite, got "):
-        PRESETS["decay"].replace(initial_memory=memory)
-
-
-def test_a_decay_is_read_by_its_score_alone_and_given_by_its_projection_alone() -> None:
-    with pytest.raises(InputError, match=r"^project must be DecayedHeads for score Decayed, got Heads\(\); "):
-        build(PRESETS["standard"].replace(score=Decayed()), WIDTH, H)
-    with pytest.raises(InputError, match=r"^project must be any other than DecayedHeads for score Softmax, got "):
-        build(PRESETS["standard"].replace(project=DecayedHeads()), WIDTH, H)
-    build(PRESETS["gqa"].replace(project=DecayedHeads(n_kv_heads=2), score=Decayed()), WIDTH, H)

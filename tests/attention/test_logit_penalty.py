@@ -10,10 +10,9 @@ from torch import Tensor
 from attractor.attention import PRESETS, Attention, Rope, build
 from attractor.attention.hooks import capture
 from attractor.attention.mask import resolve_mask
-from attractor.attention.score.differential import FORMS, Differential
-from attractor.errors import InputError
 from attractor.models import TransformerConfig
-from attractor.train.stacked_loop import _cannot_be_vmapped
+from attractor.train.config import TrainConfig
+from attractor.train.stacked_loop import stackable
 from tiers import tiered
 
 T, H, WIDTH = 6, 4, 16
@@ -75,16 +74,6 @@ def test_penalty_is_the_formula(name: str) -> None:
                 torch.testing.assert_close(gradient, wanted, msg=lambda text, case=case: f"{case}: {text}")
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_both_maps_of_a_difference_are_penalised(form: str) -> None:
-    """Criterion: the penalty reaches every row of the query and key weights."""
-    layer = layer_of("standard", score=Differential(form=form, z_loss=Z))
-    layer(some_x())[1].backward()
-    for weight in (layer.project.get_parameter("query.weight"), layer.project.get_parameter("key.weight")):
-        assert weight.grad is not None
-        assert (weight.grad.abs().amax(1) > 0).all()
-
-
 def test_penalty_changes_the_loss_and_not_the_output() -> None:
     for name in SCORED:
         (out, penalty), (plain, nothing) = layer_of(name, z_loss=Z)(some_x()), layer_of(name)(some_x())
@@ -129,28 +118,12 @@ def test_a_query_that_attends_to_nothing_does_not_count() -> None:
     )
 
 
-def test_training_lowers_the_penalty() -> None:
-    """Criterion: a model's auxiliary loss is the sum over its layers, and gradient descent on it lowers it."""
-    config = TransformerConfig(vocab_size=31, d_model=16, n_heads=4, n_layers=2, d_ff=16, max_seq_len=16)
-    model = config.replace(attention=PRESETS["standard"].replace(z_loss=Z)).build(seed=0)
-    tokens = torch.randint(0, 31, (2, 8), generator=torch.Generator().manual_seed(0))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    penalties = []
-    for _ in range(5):
-        optimizer.zero_grad()
-        _, penalty = model.loss(tokens, tokens)
-        penalty.backward()
-        optimizer.step()
-        penalties.append(float(penalty.detach()))
-    assert penalties == sorted(penalties, reverse=True)
-    assert penalties[-1] < penalties[0]
-
-
 def test_recomputed_blocks_have_the_same_penalty() -> None:
-    """Criterion: loss and gradients under activation checkpointing are equal to the bit."""
+    """Criterion: loss and gradients under activation checkpointing are equal to the bit; the penalty is no zero."""
     config = TransformerConfig(vocab_size=31, d_model=16, n_heads=4, n_layers=2, d_ff=16, max_seq_len=16)
     model = config.replace(attention=PRESETS["standard"].replace(z_loss=Z)).build(seed=0)
     tokens = torch.randint(0, 31, (2, 8), generator=torch.Generator().manual_seed(0))
+    assert model.loss(tokens, tokens)[1] > 0
     found = []
     for recompute in (False, True):
         model.activation_checkpointing = recompute
@@ -172,14 +145,8 @@ def test_half_precision_stays_close() -> None:
 @pytest.mark.parametrize("name", ["standard", "gqa", "differential", "differential-v2", "mla"])
 def test_stacked_seeds_have_the_penalty(name: str) -> None:
     config = TransformerConfig(vocab_size=31, d_model=16, n_heads=4, n_layers=1, d_ff=16, max_seq_len=16)
-    assert _cannot_be_vmapped(config.replace(attention=PRESETS[name].replace(z_loss=Z)), 2) is None
-
-
-@pytest.mark.parametrize("value", [-0.1, float("inf"), float("nan")])
-@pytest.mark.parametrize("name", ["standard", "differential"])
-def test_bad_values_are_refused(name: str, value: float) -> None:
-    with pytest.raises(InputError, match=r"^z_loss must be at least 0 and finite, got .*; 0 is no penalty"):
-        PRESETS[name].replace(z_loss=value)
+    model = config.replace(attention=PRESETS[name].replace(z_loss=Z))
+    assert stackable(TrainConfig(model=model, seq_len=8)) is None
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (1, 0)], ids=["no sequence", "no position"])

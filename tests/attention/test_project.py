@@ -135,14 +135,6 @@ def test_shared_latent_is_the_formula() -> None:
         torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("n_kv_heads", [4, 2, 1])
-def test_a_layer_has_the_requested_number_of_key_heads(n_kv_heads: int) -> None:
-    layer = build("standard", 16, 4, n_kv_heads=n_kv_heads)
-    q, k, v = layer.project(some_x().float())
-    assert (q.shape[1], k.shape[1], v.shape[1]) == (4, n_kv_heads, n_kv_heads)
-    assert n_parameters(layer) == 2 * 16 * 16 + 2 * 16 * 4 * n_kv_heads
-
-
 def test_named_presets_group_as_they_say() -> None:
     """Criterion: `gqa` means H / 4 key heads, `mqa` means one, and an explicit number overrides the ratio."""
     with torch.device("meta"):

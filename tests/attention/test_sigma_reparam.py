@@ -143,44 +143,29 @@ def test_a_second_forward_pass_leaves_the_gradients_of_the_first() -> None:
     assert torch.equal(linear.weight.grad, twin.weight.grad)
 
 
-def test_recomputed_blocks_compute_the_same() -> None:
-    """Criterion: three steps with activation checkpointing end bit for bit where three steps without it end."""
+@pytest.mark.parametrize("name", ["standard", "mla"])
+def test_recomputed_and_resumed_training_ends_bit_for_bit_where_plain_training_ends(name: str) -> None:
+    """Criterion: six steps, the same under activation checkpointing, and three before and three after storage."""
     tokens = torch.randint(0, 31, (2, 8), generator=torch.Generator().manual_seed(0))
-    ends = []
-    for recompute in (False, True):
-        model = MODEL.replace(attention=PRESETS["mla"].replace(sigma_reparam=True)).build(seed=0)
-        model.activation_checkpointing = recompute
+    config = MODEL.replace(attention=PRESETS[name].replace(sigma_reparam=True))
+
+    def train(model: nn.Module, n_steps: int) -> nn.Module:
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        for _ in range(3):
-            optimizer.zero_grad()
-            model.loss(tokens, tokens)[0].backward()
-            optimizer.step()
-        ends.append(model.state_dict())
-    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
-
-
-def test_resumed_is_uninterrupted() -> None:
-    """Criterion: the vectors are stored with the weights, so resumed training agrees to the bit."""
-    tokens = torch.randint(0, 31, (2, 8), generator=torch.Generator().manual_seed(0))
-    config = MODEL.replace(attention=PRESETS["standard"].replace(sigma_reparam=True))
-
-    def train(model: nn.Module) -> None:
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        for _ in range(3):
+        for _ in range(n_steps):
             optimizer.zero_grad()
             model.loss(tokens, tokens)[0].backward()  # type: ignore[operator]
             optimizer.step()
+        return model
 
-    model, resumed = config.build(seed=0), config.build(seed=1)
-    train(model)
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
+    recomputing = config.build(seed=0)
+    recomputing.activation_checkpointing = True
+    file, resumed = io.BytesIO(), config.build(seed=1)
+    torch.save(train(config.build(seed=0), 3).state_dict(), file)
     file.seek(0)
     resumed.load_state_dict(torch.load(file, weights_only=True))
-    for each in (model, resumed):
-        train(each)
-    stored = resumed.state_dict()
-    assert all(torch.equal(value, stored[name]) for name, value in model.state_dict().items())
+    plain = train(config.build(seed=0), 6).state_dict()
+    for other in (train(recomputing, 6), train(resumed, 3)):
+        assert all(torch.equal(plain[name], value) for name, value in other.state_dict().items())
 
 
 @pytest.mark.parametrize(

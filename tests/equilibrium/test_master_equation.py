@@ -4,8 +4,8 @@ Numbers in brackets are the equations of `attractor.equilibrium.master_equation`
 """
 
 import math
-import time
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ from attractor.equilibrium.master_equation import (
 from attractor.errors import InputError
 
 N = 12  # the number of states in remark 31
-SEEDS = range(5)
+SEEDS = range(2)
 
 
 def generator_of(rates: Tensor) -> Tensor:
@@ -66,9 +66,6 @@ def reducible(sizes: list[int], n_transient: int, seed: int) -> tuple[Tensor, li
     return generator[order][:, order], classes
 
 
-# --- generators -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("density", [1.0, 0.2, 0.0])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_generator_is_valid_and_irreducible(seed: int, density: float) -> None:
@@ -79,12 +76,6 @@ def test_a_random_generator_is_valid_and_irreducible(seed: int, density: float) 
     assert closed_classes(generator) == [list(range(N))]
     assert torch.equal(generator.to_dense(), random_generator(N, seed, density).to_dense())
     assert not torch.equal(generator.to_dense(), random_generator(N, seed + 1, density).to_dense())
-
-
-def test_density_is_the_share_of_pairs_with_a_rate() -> None:
-    n = 400
-    n_rates = random_generator(n, density=0.05)._nnz() - n
-    assert n_rates == pytest.approx(0.05 * n * (n - 1) + n, rel=0.05)  # a few are drawn twice
 
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo])
@@ -102,29 +93,61 @@ def test_an_invalid_generator_is_refused_and_its_wrong_entry_is_named(function, 
     refused(lambda a: a[2, 0].fill_(torch.inf), r"generator\[2, 0\] must be finite, got inf")
 
 
-def test_wrong_shapes_and_dtypes_are_refused() -> None:
-    with pytest.raises(InputError, match=r"must be square, got shape \(3, 4\)"):
-        check(torch.zeros(3, 4))
-    with pytest.raises(InputError, match="floating-point"):
-        check(torch.zeros(3, 3, dtype=torch.long))
-    with pytest.raises(InputError, match=r"a single matrix here, got shape \(2, 3, 3\)"):
-        largest_step(torch.zeros(2, 3, 3))
-    with pytest.raises(InputError, match="n must be at least 2, got 1"):
-        random_generator(1)
-    with pytest.raises(InputError, match="density must be between 0 and 1, got 2"):
-        random_generator(3, density=2)
+def euler_of(x0: list[float], dt: float = 0.1, n_steps: float = 1) -> Tensor:
+    return euler(random_generator(3), torch.tensor(x0, dtype=torch.float64), dt, n_steps)  # type: ignore[arg-type]
 
 
-def test_a_generator_by_rows_is_refused_with_the_advice_to_transpose_it() -> None:
-    with pytest.raises(InputError, match="transpose"):
-        check(random_generator(5).T)
+def flow_of(x0: list[float], *times: float) -> Tensor:
+    return flow(random_generator(3), torch.tensor(x0, dtype=torch.float64), torch.tensor(times))
 
 
-def test_one_wrong_generator_of_a_batch_is_named() -> None:
+def one_wrong_of_a_batch() -> Tensor:
     batch = torch.stack([random_generator(4, seed) for seed in range(3)])
     batch[2, 0, 3] += 1
-    with pytest.raises(InputError, match=r"generator\[2, :, 3\] must sum to 0, got 1"):
-        stationary(batch)
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("attempt", "message"),
+    [
+        (lambda: check(torch.zeros(3, 4)), r"must be square, got shape \(3, 4\)"),
+        (lambda: check(torch.zeros(3, 3, dtype=torch.long)), "floating-point"),
+        (lambda: check(random_generator(5).T), "transpose"),
+        (lambda: stationary(one_wrong_of_a_batch()), r"generator\[2, :, 3\] must sum to 0, got 1"),
+        (lambda: largest_step(torch.zeros(2, 3, 3)), r"a single matrix here, got shape \(2, 3, 3\)"),
+        (lambda: random_generator(1), "n must be at least 2, got 1"),
+        (lambda: random_generator(3, density=2), "density must be between 0 and 1, got 2"),
+        (lambda: euler_of([1, 0, 0], n_steps=2.5), "n_steps must be an integer of at least 0, got 2.5"),
+        (lambda: euler_of([1, 0, 0], n_steps=-3), "n_steps must be an integer of at least 0, got -3"),
+        (lambda: euler_of([1, 0, 0], dt=0.0), "dt must be positive, got 0"),
+        (lambda: euler_of([0.5, 0.25, 0.2500004]), r"^x0 must sum to 1, got 1\.00000[0-9]+; divide"),
+        *(
+            (lambda times=times: flow_of([1, 0, 0], *times), "times must be one or more of at least 0, got")
+            for times in ([], [-1.0, 1.0], [math.nan], [math.inf])
+        ),
+        *(
+            (lambda run=run, x0=x0: run(x0, 1.0), message)
+            for run in (euler_of, flow_of)
+            for x0, message in (
+                ([0.5, 0.4, 0.2], r"x0 must sum to 1, got 1.1; divide by"),
+                ([1.5, -0.5, 0.0], "x0 must be at least 0 everywhere, got -0.5"),
+                ([0.5, 0.5], r"x0 must have 3 states in its last dimension, got shape \(2,\)"),
+                ([math.nan, 0.5, 0.5], "x0 must be at least 0 everywhere, got nan"),
+            )
+        ),
+    ],
+)
+def test_invalid_arguments_are_refused(attempt: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        attempt()
+
+
+def test_integers_rounded_sums_and_empty_batches_are_distributions() -> None:
+    generator = random_generator(3)
+    found = euler(generator, torch.tensor([1, 0, 0]), 0.1, 2)
+    torch.testing.assert_close(found, euler(generator, vertex(3, 0), 0.1, 2))
+    assert euler(generator, torch.tensor([0.1, 0.2, 0.7]), 0.1, 1).dtype == torch.float64  # fp32 rounds the sum
+    assert euler(generator, torch.zeros(0, 3, dtype=torch.float64), 0.1, 3).shape[-2:] == (0, 3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -138,20 +161,6 @@ def test_rounding_errors_of_a_generator_are_accepted(dtype: torch.dtype) -> None
     generator[7, 7] *= 1 + 1e-3 if dtype == torch.float32 else 1 + 1e-6
     with pytest.raises(InputError, match=r"generator\[:, 7\]"):
         check(generator)
-
-
-# --- the kernel -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_stationary_distribution_is_positive_and_spans_the_kernel(seed: int) -> None:
-    generator = random_generator(N, seed)
-    p = stationary(generator)
-    assert (p > 0).all()
-    assert p.sum() == pytest.approx(1, abs=1e-15)
-    assert (generator @ p).abs().max() < 1e-15
-    null = torch.linalg.svd(generator).Vh[-1]  # the kernel, computed independently
-    torch.testing.assert_close(p, null / null.sum(), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("n", [3, 40, 150])
@@ -217,20 +226,6 @@ def test_precision_and_layout_are_those_of_the_generator() -> None:
     torch.testing.assert_close(stationary(generator.to_sparse_coo()), p, rtol=1e-14, atol=0)
 
 
-@pytest.mark.slow
-def test_two_thousand_states_are_solved_within_seconds() -> None:
-    """Criterion: sparse LU takes at most 20 s, and agrees with dense elimination and with 400 Euler steps."""
-    began = time.perf_counter()
-    generator = random_generator(2000, density=0.005)
-    p = stationary(generator)
-    taken = time.perf_counter() - began
-    assert taken < 20, f"{taken:.1f} s"  # 0.7 s on a quiet core
-    assert (generator @ p).abs().max() < 1e-15
-    torch.testing.assert_close(p, stationary(generator.to_dense()), rtol=1e-11, atol=0)
-    x = euler(generator, vertex(2000, 0), 0.9 * largest_step(generator), 400)
-    assert (x - p).abs().max() < 1e-7
-
-
 def test_a_long_sparse_chain_with_transient_states() -> None:
     """Criterion: sparse LU gives a geometric distribution, and zero at the transient states. The chain has 20,000
     states; its dense matrix would take 3 GB."""
@@ -247,33 +242,6 @@ def test_a_long_sparse_chain_with_transient_states() -> None:
     assert (p[:n_transient] == 0).all()
     expected = rates[0] ** torch.arange(n - n_transient)
     torch.testing.assert_close(p[n_transient:], expected / expected.sum(), rtol=1e-9, atol=1e-300)
-
-
-# --- the spectrum, and the step -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("density", [1.0, 0.15])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_eigenvalues_lie_left_of_zero_in_gershgorins_discs(seed: int, density: float) -> None:
-    generator = random_generator(N, seed, density).to_dense()
-    found = torch.linalg.eigvals(generator)
-    size = generator.diagonal().abs()
-    nearest = ((found[:, None] + size).abs() - size).min(1).values  # to the disc about A_jj of radius |A_jj|
-    assert nearest.max() < 1e-12
-    real = found.real.sort(descending=True).values
-    assert abs(real[0]) < 1e-13
-    assert real[1] < -1e-3  # the eigenvalue 0 is simple, and no other one lies on the imaginary axis
-
-
-@pytest.mark.parametrize("density", [1.0, 0.15, 0.0])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_below_the_largest_step_the_map_is_stochastic_and_primitive(seed: int, density: float) -> None:
-    generator = random_generator(N, seed, density).to_dense()
-    step = torch.eye(N, dtype=torch.float64) + 0.99 * largest_step(generator) * generator
-    assert (step >= 0).all()
-    assert (step.diagonal() > 0).all()
-    torch.testing.assert_close(step.sum(0), torch.ones(N, dtype=torch.float64), rtol=0, atol=1e-14)
-    assert (torch.linalg.matrix_power(step, N - 1) > 0).all()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -309,26 +277,6 @@ def test_at_exactly_the_largest_step_two_states_swap_for_ever() -> None:
     generator = chain([1.0], [1.0])
     start = vertex(2, 0)
     assert torch.equal(euler(generator, start, largest_step(generator), 1001), vertex(2, 1))
-
-
-def test_a_generator_of_zeros_allows_any_step() -> None:
-    generator = torch.zeros(2, 2, dtype=torch.float64)
-    assert largest_step(generator) == math.inf
-    assert torch.equal(euler(generator, vertex(2, 0), 1e6, 3), vertex(2, 0))
-
-
-# --- relaxation -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_euler_converges_to_the_stationary_distribution(seed: int) -> None:
-    """Criterion: from every vertex, the error, the residual and the change of the sum are below 1e-14. Remark 31
-    reports an error of 9.7e-8 and a residual of 1.2e-7."""
-    generator = random_generator(N, seed)
-    x = euler(generator, torch.eye(N, dtype=torch.float64), 0.9 * largest_step(generator), 400)
-    assert (x - stationary(generator)).abs().max() < 1e-14
-    assert (x @ generator.T).abs().max() < 1e-14
-    assert (x.sum(-1) - 1).abs().max() < 1e-14  # without renormalisation
 
 
 @pytest.mark.parametrize(
@@ -384,43 +332,12 @@ def test_the_flow_of_a_sparse_generator_converges_to_the_stationary_distribution
     assert (late - stationary(generator)).abs().max() < 1e-8
 
 
-def test_euler_takes_integers_and_refuses_an_impossible_number_of_steps() -> None:
-    generator = random_generator(3)
-    found = euler(generator, torch.tensor([1, 0, 0]), 0.1, 2)
-    torch.testing.assert_close(found, euler(generator, vertex(3, 0), 0.1, 2))
-    for n_steps in (2.5, -3):
-        with pytest.raises(InputError, match=f"n_steps must be an integer of at least 0, got {n_steps}"):
-            euler(generator, vertex(3, 0), 0.1, n_steps)  # type: ignore[arg-type]
-
-
 def test_euler_converges_to_the_flow_at_first_order() -> None:
     """Criterion: (2) is a first-order method for (1), so half the step leaves half the error."""
     generator, x0 = random_generator(N), vertex(N, 0)
     (exact,) = flow(generator, x0, torch.tensor([0.5]))
     errors = [float((euler(generator, x0, 0.5 / n, n) - exact).abs().sum()) for n in (200, 400)]
     assert errors[0] / errors[1] == pytest.approx(2, rel=0.02)
-
-
-@pytest.mark.parametrize("times", [[], [-1.0, 1.0], [math.nan], [math.inf]])
-def test_a_flow_has_times_from_0_on(times: list[float]) -> None:
-    with pytest.raises(InputError, match="times must be one or more of at least 0, got"):
-        flow(random_generator(3), vertex(3, 0), torch.tensor(times))
-
-
-@pytest.mark.parametrize("function", [lambda a, x: euler(a, x, 0.01, 1), lambda a, x: flow(a, x, torch.tensor([1.0]))])
-def test_invalid_distributions_are_refused(function) -> None:
-    generator = random_generator(3)
-    for x0, pattern in [
-        (torch.tensor([0.5, 0.4, 0.2]), r"x0 must sum to 1, got 1.1; divide by"),
-        (torch.tensor([1.5, -0.5, 0.0]), "x0 must be at least 0 everywhere, got -0.5"),
-        (torch.tensor([0.5, 0.5]), r"x0 must have 3 states in its last dimension, got shape \(2,\)"),
-        (torch.tensor([torch.nan, 0.5, 0.5]), "x0 must be at least 0 everywhere, got nan"),
-    ]:
-        with pytest.raises(InputError, match=pattern):
-            function(generator, x0)
-    assert function(generator, torch.tensor([0.1, 0.2, 0.7])).dtype == torch.float64  # fp32 rounds the sum
-    with pytest.raises(InputError, match="dt must be positive, got 0"):
-        euler(generator, vertex(3, 0), 0.0, 1)
 
 
 @pytest.mark.parametrize("density", [1.0, 0.3])
@@ -445,9 +362,6 @@ def test_the_compressed_sparse_layout_is_accepted() -> None:
     torch.testing.assert_close(euler(compressed, x0, dt, 9), euler(generator, x0, dt, 9), rtol=0, atol=1e-15)
 
 
-# --- relative entropy -----------------------------------------------------------------------------------------------
-
-
 def test_relative_entropy_of_known_pairs() -> None:
     p = torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.75, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
     q = torch.tensor([0.25, 0.75, 0.0], dtype=torch.float64)
@@ -467,12 +381,6 @@ def test_relative_entropy_is_no_less_than_pinsker_says_and_keeps_its_digits() ->
     for size in (1e-6, 1e-9):  # the plain sum of p log(p / q) has errors of 1e-16 of either sign
         second_order = (size * direction).square().div(p).sum(-1) / 2
         torch.testing.assert_close(relative_entropy(p + size * direction, p), second_order, rtol=1e-4, atol=0)
-
-
-def test_relative_entropy_has_the_gradient_of_its_formula() -> None:
-    p, logits = distributions(5, 6, seed=4), torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
-    (found,) = torch.autograd.grad(relative_entropy(p, logits.softmax(-1)).sum(), logits)
-    torch.testing.assert_close(found, logits.detach().softmax(-1) - p, rtol=1e-10, atol=1e-14)
 
 
 def test_relative_entropy_has_a_gradient_where_p_is_zero_or_far_below_q() -> None:
@@ -499,24 +407,12 @@ def test_relative_entropy_never_grows_along_euler(seed: int, part: float) -> Non
     assert still[:10].all()
 
 
-def test_relative_entropy_falls_along_the_flow_and_to_any_other_path() -> None:
-    generator = random_generator(N, 2)
-    times = torch.linspace(0, 3, 30, dtype=torch.float64)
-    p, q = (flow(generator, distributions(5, N, seed=seed), times) for seed in (6, 7))
-    for reference in (stationary(generator), q):
-        found = relative_entropy(p, reference)
-        assert (found.diff(dim=0) < 0).all()
-
-
 def test_beyond_the_largest_step_relative_entropy_may_grow() -> None:
-    """This shows that the two tests above can fail."""
+    """This shows that the test above can fail."""
     generator = chain([1.0], [1.0])
     with pytest.warns(UserWarning, match="largest safe step"):
         path = euler(generator, torch.tensor([0.6, 0.4]), 1.2, 3, trajectory=True)
     assert (relative_entropy(path, stationary(generator)).diff() > 0).all()
-
-
-# --- column sums ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("density", [1.0, 0.3])
@@ -536,33 +432,13 @@ def test_column_sums_are_those_of_the_dense_jacobian() -> None:
     torch.testing.assert_close(found, dense.sum((0, 1)))
     torch.testing.assert_close(found[2], dense[2, :, 2].sum(0))  # other members of the batch add nothing
     assert not found.requires_grad
-
-
-def test_column_sums_need_no_gradients_around_them() -> None:
-    x = torch.randn(3, requires_grad=True)
     with torch.no_grad():
-        torch.testing.assert_close(column_sums(torch.sin, x), x.cos())
-    assert x.grad is None
+        torch.testing.assert_close(column_sums(torch.sin, x[0]), x[0].cos())
 
 
-def test_a_map_without_a_generator_has_column_sums_other_than_one() -> None:
-    """For comparison, remark 30 reports column sums in [0.892, 1.096] for one random map, without its size or step."""
-    w = torch.randn(N, N, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / N**0.5
-    found = column_sums(lambda x: x + 0.05 * w @ x, torch.full((N,), 1 / N, dtype=torch.float64))
-    torch.testing.assert_close(found, 1 + 0.05 * w.sum(0))
-    assert found.min() < 0.95
-    assert found.max() > 1.05
-
-
-def test_zeros_that_a_sparse_generator_stores_change_no_step() -> None:
-    dense = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
+def test_a_generator_of_zeros_stored_or_not_allows_any_step() -> None:
+    dense = torch.zeros(2, 2, dtype=torch.float64)
     at = torch.tensor([[0, 1], [0, 1]])
     stored = torch.sparse_coo_tensor(at, torch.zeros(2), (2, 2), check_invariants=True).coalesce()
     assert largest_step(stored) == largest_step(dense) == math.inf
-
-
-def test_a_sum_that_is_just_not_one_is_shown_and_an_empty_batch_passes() -> None:
-    generator = torch.zeros(4, 4, dtype=torch.float64)
-    with pytest.raises(InputError, match=r"^x0 must sum to 1, got 1\.00000[0-9]+; divide"):
-        euler(generator, torch.full((4,), 0.2500001, dtype=torch.float64), 0.1, 3)
-    assert euler(generator, torch.zeros(0, 4, dtype=torch.float64), 0.1, 3).shape[-2:] == (0, 4)
+    assert torch.equal(euler(dense, vertex(2, 0), 1e6, 3), vertex(2, 0))

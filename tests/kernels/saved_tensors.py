@@ -1,10 +1,12 @@
-"""The tensors that autograd keeps for a backward pass."""
+"""The tensors that autograd keeps for a backward pass, and the largest tensor that operations form."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
 def n_kept(run: Callable[[], Any], n_numbers: int) -> int:
@@ -19,3 +21,17 @@ def n_kept(run: Callable[[], Any], n_numbers: int) -> int:
     with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
         run()
     return len(addresses)
+
+
+class Largest(TorchDispatchMode):
+    """Record the number of entries of the largest tensor that any operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_numbers = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        for leaf in tree_leaves(found):
+            self.n_numbers = max(self.n_numbers, leaf.numel() if isinstance(leaf, Tensor) else 0)
+        return found

@@ -1,12 +1,9 @@
 """The decayed sum in pieces equals the sum over pairs, forward and backward, and no cost is quadratic in the length."""
 
-from typing import Any
-
 import pytest
 import torch
+from saved_tensors import Largest
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from attractor.attention.mask import Mask
@@ -94,20 +91,6 @@ def test_survival_is_the_product_of_the_decays_between_two_positions() -> None:
     a = torch.rand(6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     by_hand = [[a[s + 1 : t + 1].prod() if s <= t else 0.0 for s in range(6)] for t in range(6)]
     torch.testing.assert_close(survival(a.log()), torch.tensor(by_hand, dtype=torch.float64))
-
-
-class Largest(TorchDispatchMode):
-    """Record the number of entries of the largest tensor that any operation returns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.n_numbers = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = function(*args, **(kwargs or {}))
-        for leaf in tree_leaves(found):
-            self.n_numbers = max(self.n_numbers, leaf.numel() if isinstance(leaf, Tensor) else 0)
-        return found
 
 
 def test_cost_is_linear_in_the_length() -> None:

@@ -50,10 +50,8 @@ def test_flex_attention_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> Non
     more."""
     compile_it = torch.compile
     monkeypatch.setattr(torch, "compile", lambda f, **options: compile_it(f, **options) if options else f)
-    differential._flex_attention.cache_clear()
     inputs = [x.detach().float() for x in case(16, 32)]
     expected, found = (f(*inputs, SCALE) for f in (differential_attention_reference, IMPLEMENTATIONS["flex"]))
-    differential._flex_attention.cache_clear()
     torch.testing.assert_close(found, expected)
 
 

@@ -27,24 +27,16 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("by_token", [False, True])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2), (3, 1)])
-def test_values_and_gradients_equal_the_reference(heads: int, kv_heads: int) -> None:
-    inputs = case(3, heads, kv_heads, 11)
+def test_values_and_gradients_equal_the_reference(heads: int, kv_heads: int, by_token: bool) -> None:
+    *inputs, by = case(3, heads, kv_heads, 11)
+    inputs.append(torch.rand(3, heads, 11, 1, dtype=torch.float64).requires_grad_() if by_token else by)
     expected, found = (f(*inputs, SCALE) for f in (differential_attention_reference, differential_attention_in_blocks))
     torch.testing.assert_close(found, expected)
     weight = torch.linspace(-1, 1, expected.numel(), dtype=torch.float64).view(expected.shape)
     wanted = torch.autograd.grad((expected * weight).sum(), inputs)
     torch.testing.assert_close(torch.autograd.grad((found * weight).sum(), inputs), wanted)
-
-
-@pytest.mark.usefixtures("blocks")
-def test_lambda_may_differ_by_token() -> None:
-    *inputs, _ = case(2, 2, 2, 7)
-    inputs.append(torch.rand(2, 2, 7, 1, dtype=torch.float64).requires_grad_())
-    expected, found = (f(*inputs, SCALE) for f in (differential_attention_reference, differential_attention_in_blocks))
-    torch.testing.assert_close(found, expected)
-    wanted = torch.autograd.grad(expected.square().sum(), inputs)
-    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), inputs), wanted)
 
 
 @pytest.mark.usefixtures("blocks")

@@ -156,17 +156,6 @@ def test_a_convolution_reaches_one_cell_further_with_each_iteration() -> None:
         assert {int(cell) for cell in gradient[0].abs().sum(-1).nonzero()} == reached
 
 
-def test_padding_does_not_affect_adjacent_cells_of_the_board() -> None:
-    model = built(coupling="conv")
-    real = torch.ones(1, 16, dtype=torch.bool)
-    real[:, 5] = False
-    one, other = boards(1), boards(1)
-    other[:, 5] = (other[:, 5] + 3) % 10
-    with torch.no_grad():
-        answers = [model(tokens, real=real)[0][real] for tokens in (one, other)]
-    torch.testing.assert_close(answers[0], answers[1])
-
-
 @pytest.mark.parametrize(("width", "rule"), [(None, "a square number"), (5, "a multiple of grid_width=5")])
 def test_a_board_that_is_no_grid_is_refused(width: int | None, rule: str) -> None:
     config = AKOrNConfig(**SHAPE, coupling="conv", grid_width=width)

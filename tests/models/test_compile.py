@@ -64,7 +64,8 @@ def test_what_a_model_calls_has_the_hash_of_its_identity() -> None:
         modules += [import_module(module.name) for module in found]
     members = [member for module in modules for member in vars(module).values()]
     called = [member for member in members if is_dataclass(member) and "__call__" in vars(member)]
-    assert {NormAndPosition, fixed_point._Adjoint} <= set(called)
+    assert NormAndPosition in called
+    assert any(kind.__module__ == fixed_point.__name__ for kind in called)
     assert not [kind for kind in called if kind.__hash__ is not object.__hash__]
 
 

@@ -54,18 +54,6 @@ def test_prenorm_is_the_other_papers_equation() -> None:
         torch.testing.assert_close(model(tokens)[0], model.head(model.norm(x)))
 
 
-def test_unit_states_have_length_one_whatever_the_step_and_unnormalised_ones_grow_with_it() -> None:
-    tokens = boards()
-    lengths = {}
-    for norm in ("unit", "none"):
-        for eta in (0.1, 1.0, 10.0):
-            with torch.no_grad():
-                *_, last = built(norm=norm, eta=eta).states(tokens, 16)
-            lengths[norm, eta] = float(last.norm(dim=-1).mean())
-    assert [lengths["unit", eta] for eta in (0.1, 1.0, 10.0)] == pytest.approx([1.0] * 3, abs=1e-5)
-    assert lengths["none", 0.1] < lengths["none", 1.0] < lengths["none", 10.0]
-
-
 def test_the_stimulus_acts_at_every_step_with_injection_and_only_at_the_start_without() -> None:
     for inject in (True, False):
         model = built(inject=inject, blank=None)

@@ -13,7 +13,6 @@ from attractor.attention import PRESETS
 from attractor.attention.hooks import capture
 from attractor.errors import InputError
 from attractor.models import SIZES, Recursive, RecursiveConfig
-from attractor.models.maps import Iteration
 from attractor.models.recursive import stable_logits
 from attractor.train.parts import forward_flops, training_flops
 from tiers import tiered
@@ -134,18 +133,6 @@ def test_the_energy_is_half_the_squared_distance_to_the_next_state() -> None:
         torch.testing.assert_close(model.energy(state, stimulus), distance - constant)
 
 
-def test_an_iteration_is_the_norm_of_the_map_before_it() -> None:
-    model, tokens = built().eval(), boards()
-    iteration = Iteration.of(model, tokens)
-    sphere = iteration.sphere
-    assert sphere is not None
-    with torch.no_grad():
-        u = iteration.before_norm(iteration.start).unflatten(-1, (2, -1))
-        by_hand = (sphere.gain.unflatten(0, (2, -1)) * u / u.norm(dim=-1, keepdim=True)).flatten(-2)
-        torch.testing.assert_close(iteration.step(iteration.start), by_hand)
-    assert sphere.n_channels == CONFIG.d_model
-
-
 def test_the_start_is_the_same_for_all_cells_models_and_seeds_but_for_noise_in_blanks() -> None:
     tokens = boards()
     starts = [CONFIG.replace(blank=None).build(seed).eval().start(tokens) for seed in (0, 1)]
@@ -224,25 +211,6 @@ def test_every_mechanism_serves(attention: str) -> None:
     assert state.isfinite().all()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     assert len(seen["weights"]) == 2 * 3 * 2, "iterations of a segment, updates, layers"
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"n_iterations": 7}, ["n_iterations", "multiple of n_segments=3", "7"]),
-        ({"n_inner": 0}, ["n_inner", "at least 1", "0"]),
-        ({"mixer": "mpl"}, ["mixer", "did you mean 'mlp'"]),
-        ({"n_classes": 2}, ["n_classes", "None for a recursive model", "2"]),
-        ({"mixer": "mlp", "causal": True}, ["causal", "False under mixer='mlp'", "True"]),
-        ({"mixer": "mlp", "positions": "rope"}, ["positions", "learned or grid under mixer='mlp'", "rope"]),
-    ],
-)
-def test_bad_config_is_refused_in_one_line(changes: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(InputError) as refused:
-        CONFIG.replace(**changes)
-    assert "\n" not in str(refused.value)
-    for word in words:
-        assert word in str(refused.value)
 
 
 def test_mlps_over_positions_refuse_boards_of_another_size() -> None:

@@ -14,7 +14,7 @@ from scipy import stats
 
 from attractor.corpus.tokenizer import END_OF_TEXT, PAD, ByteTokenizer
 from attractor.errors import InputError
-from attractor.tasks.glue import PAPER_RECIPES, TABLE, Glue, GlueTask
+from attractor.tasks.glue import TABLE, Glue, GlueTask
 from attractor.tasks.glue.metrics import METRICS
 from attractor.tasks.glue.reading import read_examples
 from attractor.tasks.glue.table import file_names
@@ -58,10 +58,6 @@ def write_task(folder: Path, task: str, rows: list[Row], parts: tuple[str, ...] 
     return folder
 
 
-def write_rows(path: Path, *rows: tuple[object, ...], columns: tuple[str, ...] = ("sentence", "label")) -> None:
-    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in (columns, *rows)))
-
-
 def build(folder: Path, task: str = "sst2", seq_len: int = 64, seed: int = 0) -> GlueTask:
     return Glue(glue_task=task, glue_data=str(folder)).build(seq_len, seed)
 
@@ -77,12 +73,6 @@ def test_every_task_is_read_from_its_official_files(tmp_path: Path, folder: str)
         assert labels.tolist() == [row["label"] for row in rows]
         assert labels.dtype == (np.int64 if TABLE[task].labels else np.float64)
         assert n_malformed == 0
-
-
-def test_the_table_has_all_nine_tasks() -> None:
-    assert len(TABLE) == 9
-    assert set(PAPER_RECIPES) < set(TABLE)
-    assert all(set(entry.metrics) <= set(METRICS) for entry in TABLE.values())
 
 
 @pytest.mark.parametrize(("task", "number"), [("mnli", 0), ("qnli", 0), ("rte", 0), ("wnli", 1)])
@@ -107,7 +97,8 @@ def test_the_two_validation_sets_of_mnli_are_separate(tmp_path: Path) -> None:
 
 
 def test_labels_may_be_names_or_numbers_of_any_spelling(tmp_path: Path) -> None:
-    write_rows(tmp_path / "train.tsv", *(("x", label) for label in ("negative", "positive", 0, 1, "1.0", "0.0")))
+    labels = ("negative", "positive", "0", "1", "1.0", "0.0")
+    (tmp_path / "train.tsv").write_text("\n".join(["sentence\tlabel", *(f"x\t{label}" for label in labels)]))
     assert read_examples("sst2", str(tmp_path), "train").labels.tolist() == [0, 1, 0, 1, 1, 0]
 
 
@@ -219,16 +210,6 @@ def test_an_unusable_file_is_refused_with_the_reason(tmp_path: Path, name: str, 
     assert "\n" not in str(caught.value)
 
 
-def test_a_number_out_of_range_is_a_flaw(tmp_path: Path) -> None:
-    rows = [("a", "b", label) for label in (5.1, -1, "nan")]
-    write_rows(tmp_path / "train.tsv", *rows, columns=("sentence1", "sentence2", "label"))
-    message = (
-        r"line 2 \(label '5.1' is not a number from 0 to 5\); line 3 \(the label is hidden.*\); line 4 \(label 'nan'"
-    )
-    with pytest.raises(InputError, match=message):
-        read_examples("stsb", str(tmp_path), "train")
-
-
 def test_a_missing_folder_or_task_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"glue_data must be a folder, or 'huggingface', but '.*nowhere' is not"):
         read_examples("sst2", str(tmp_path / "nowhere"), "train")
@@ -277,13 +258,6 @@ def test_correlations_equal_those_of_scipy(given_numbers: tuple[list[float], lis
     for name, truth in (("pearson", stats.pearsonr), ("spearman", stats.spearmanr)):
         wanted = 0 if constant else truth(targets, predictions).statistic
         assert measured(name, targets, predictions) == pytest.approx(wanted, abs=1e-12)
-
-
-@given(grades)
-def test_only_the_order_counts_for_spearman(given_numbers: tuple[list[float], list[float]]) -> None:
-    targets, predictions = given_numbers
-    stretched = [math.exp(value) for value in predictions]
-    assert measured("spearman", targets, stretched) == pytest.approx(measured("spearman", targets, predictions))
 
 
 @pytest.mark.parametrize("name", ["pearson", "spearman"])
@@ -437,3 +411,11 @@ def test_data_are_found_by_name_where_the_machine_keeps_them(tmp_path: Path, mon
     found = by_name.build(64, 0)
     assert found.fingerprint == build(tmp_path / "kept" / "glue").fingerprint
     assert len(found.parts["train"].labels) == len(rows)
+
+
+def test_a_number_out_of_range_is_a_flaw(tmp_path: Path) -> None:
+    lines = ["sentence1\tsentence2\tlabel", *(f"a\tb\t{label}" for label in ("5.1", "-1", "nan"))]
+    (tmp_path / "train.tsv").write_text("\n".join(lines))
+    message = r"line 2 \(label '5.1' is not a number from 0 to 5\); line 3 \(the label is hidden.*line 4 \(label"
+    with pytest.raises(InputError, match=message):
+        read_examples("stsb", str(tmp_path), "train")

@@ -1,18 +1,12 @@
 """MQAR: the structure of every sequence, its distributions, and the independence of examples."""
 
-import itertools
-import math
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attractor.errors import InputError
 from attractor.tasks.epochs import philox_draws
-from attractor.tasks.recall import LEVELS, N_VALID, PLACES_APART, Recall, RecallExamples, _unrank, mqar
+from attractor.tasks.recall import LEVELS, N_VALID, PLACES_APART, Recall, RecallExamples, mqar
 from attractor.tasks.task import NOT_SCORED
 
 
@@ -53,22 +47,6 @@ def test_power_gaps_are_even_numbers_as_in_the_literature(given_arguments: dict)
     first = 2 * given_arguments["n_pairs"] + given_arguments["least_gap"] + given_arguments["delay"]
     _, labels = mqar(5, **given_arguments | {"gap": "power", "length": first + 2 * given_arguments["n_pairs"] + 9})
     assert not ((np.nonzero(labels != NOT_SCORED)[1] - first) % 2).any()
-
-
-@pytest.mark.parametrize(("n_symbols", "n_taken", "n_after"), [(5, 3, 1), (4, 4, 0), (6, 2, 2)])
-def test_ranks_and_draws_without_replacement_are_one_to_one(n_symbols: int, n_taken: int, n_after: int) -> None:
-    """Criterion: uniform ranks give exactly uniform draws. Columns after the taken ones avoid their symbols and may
-    repeat one another."""
-    bounds = [n_symbols - j for j in range(n_taken)] + [n_symbols - n_taken] * n_after
-    ranks = np.array(list(itertools.product(*map(range, bounds))))
-    draws = {tuple(row) for row in _unrank(ranks.copy(), n_taken).tolist()}
-    wanted = {
-        taken + after
-        for taken in itertools.permutations(range(n_symbols), n_taken)
-        for after in itertools.product(sorted(set(range(n_symbols)) - set(taken)), repeat=n_after)
-    }
-    assert draws == wanted
-    assert len(draws) == len(ranks)
 
 
 def worst_z(counts: np.ndarray, probabilities: np.ndarray) -> float:
@@ -162,28 +140,7 @@ def test_no_random_number_is_used_twice() -> None:
 def test_the_data_never_change_between_versions() -> None:
     tokens, labels = mqar(1, 12, 2, 8, seed=7)
     assert tokens.tolist() == [[3, 5, 0, 6, 0, 7, 5, 6, 3, 5, 6, 4]]
-    assert labels.tolist() == [
-        [
-            NOT_SCORED,
-            NOT_SCORED,
-            NOT_SCORED,
-            NOT_SCORED,
-            6,
-            NOT_SCORED,
-            NOT_SCORED,
-            NOT_SCORED,
-            5,
-            NOT_SCORED,
-            NOT_SCORED,
-            NOT_SCORED,
-        ]
-    ]
-
-
-def test_a_fresh_process_draws_the_same() -> None:
-    code = "from attractor.tasks.recall import mqar; print(mqar(2, 64, 4, 8192, 11, gap='power', first=70)[0].tolist())"
-    fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert fresh.strip() == str(mqar(80, 64, 4, 8192, 11, gap="power")[0][70:72].tolist())
+    assert {at: labels[0, at] for at in np.flatnonzero(labels != NOT_SCORED)} == {4: 6, 8: 5}
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -277,43 +234,3 @@ def test_measures_are_exact_answers_and_whole_sequences(seed: int, n_rows: int, 
     measured = Recall().build(64, 0).measure(targets, predictions)
     assert measured["accuracy"] == pytest.approx(np.mean([answer for row in scored for answer in row]))
     assert measured["sequence_accuracy"] == pytest.approx(np.mean([all(row) for row in scored]))
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"level": "esay"}, "unknown level of mqar 'esay'; did you mean 'easy'"),
-        ({"gap": "powr"}, "unknown gap 'powr'; did you mean 'power'"),
-        ({"n_pairs": 0}, "n_pairs must be at least 1, got 0"),
-        (
-            {"n_pairs": 22},
-            "length must be at least 66 for 22 pairs and gap 'uniform', got 64; give longer sequences or",
-        ),
-        ({"n_pairs": 17, "gap": "power"}, "length must be at least 68 for 17 pairs and gap 'power', got 64"),
-        ({"symbols": 7}, "symbols must be at least 8 for 4 pairs, got 7; give more symbols or fewer pairs"),
-        ({"power_a": math.inf}, "power_a must be a finite number, got inf"),
-        ({"least_gap": -1}, "least_gap must be at least 0, got -1; count tokens"),
-        ({"delay": -2}, "delay must be at least 0, got -2; count tokens"),
-        (
-            {"least_gap": 50, "delay": 3},
-            "length must be at least 65 for 4 pairs and gap 'uniform' at this least_gap and",
-        ),
-        ({"n_examples": -1}, "n_examples must be at least 0, got -1; 0 draws examples without end"),
-    ],
-)
-def test_impossible_settings_are_refused_in_one_line(fields: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        Recall(**fields)
-    assert "\n" not in str(caught.value)
-
-
-def test_too_few_symbols_are_refused_by_the_name_of_the_argument() -> None:
-    with pytest.raises(InputError, match="vocab_size must be at least 8 for 4 pairs, got 5"):
-        mqar(1, 64, 4, vocab_size=5, seed=0)
-
-
-def test_a_length_other_than_the_tasks_and_a_bad_seed_are_refused() -> None:
-    with pytest.raises(InputError, match="seq_len must be 128, the length of this mqar, got 64; change length"):
-        Recall(level="medium").build(64, 0)
-    with pytest.raises(InputError, match=r"seed must be between 0 and .* but is -1"):
-        Recall().build(64, -1)

@@ -5,10 +5,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from attractor.errors import InputError
 from attractor.tasks.sudoku import add_givens, count_solutions, generate
 from attractor.tasks.sudoku.board import is_solved
-from attractor.tasks.sudoku.digging import FEWEST_GIVENS
 
 DIGESTS = {4: "12b4805405c61526", 6: "165550065aef7302", 9: "ccdeb8c49d54d1ac", 16: "df782056b9d7a536"}
 
@@ -17,7 +15,7 @@ def n_givens_of(boards: np.ndarray) -> np.ndarray:
     return np.count_nonzero(boards, axis=(1, 2))
 
 
-@pytest.mark.parametrize(("n", "n_givens", "size"), [(40, 4, 4), (40, 10, 6), (40, 25, 9), (4, 81, 9), (4, 120, 16)])
+@pytest.mark.parametrize(("n", "n_givens", "size"), [(40, 4, 4), (20, 10, 6), (12, 25, 9), (2, 81, 9), (2, 120, 16)])
 def test_boards_have_the_requested_givens_and_one_solution(n: int, n_givens: int, size: int) -> None:
     boards, solutions = generate(n, n_givens, seed=0, size=size)
     assert boards.shape == solutions.shape == (n, size, size)
@@ -49,10 +47,11 @@ def test_the_boards_of_a_seed_never_change(size: int, n_givens: int) -> None:
 
 
 def test_every_number_of_givens_in_a_range_occurs() -> None:
-    boards, solutions = generate(150, (31, 42), seed=1)
+    boards, solutions = generate(80, (31, 42), seed=1)
     assert set(n_givens_of(boards)) == set(range(31, 43))
-    assert len(np.unique(solutions, axis=0)) == 150
-    assert np.array_equal(generate(2, (31, 42), seed=1)[0], boards[:2])
+    assert len(np.unique(solutions, axis=0)) == 80
+    assert np.array_equal(generate(2, [31, 42], seed=1)[0], boards[:2])
+    assert generate(0, 30, seed=0)[0].shape == (0, 9, 9)
 
 
 def test_cells_and_digits_are_used_evenly() -> None:
@@ -63,44 +62,8 @@ def test_cells_and_digits_are_used_evenly() -> None:
     assert counts.min() > 0.9 * counts.max()
 
 
-@pytest.mark.parametrize("n_givens", [5, 21, 82, (21, 30), (30, 25), (40, 90)])
-def test_numbers_of_givens_that_digging_cannot_give_are_refused(n_givens: int | tuple[int, int]) -> None:
-    with pytest.raises(InputError, match=rf"n_givens must be between {FEWEST_GIVENS[9]} and 81 for size 9, got"):
-        generate(1, n_givens, seed=0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [({"size": 8}, "size must be one of 4, 6, 9, 16, got 8"), ({"n": -1}, "n must"), ({"seed": -1}, "seed must")],
-)
-def test_other_bad_arguments_are_refused(changes: dict[str, int], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        generate(**({"n": 1, "n_givens": 40, "seed": 0} | changes))
-
-
-def test_zero_boards_are_an_empty_array() -> None:
-    assert generate(0, 30, seed=0)[0].shape == (0, 9, 9)
-
-
-@pytest.mark.parametrize("n_givens", [(31, 30), (40, 30), 100, -1])
-def test_impossible_numbers_of_givens_to_add_are_refused(n_givens: int | tuple[int, int]) -> None:
-    boards, solutions = generate(2, 30, seed=3)
-    with pytest.raises(InputError, match="n_givens must be between 0 and 81, the fewest first, got"):
-        add_givens(boards, solutions, n_givens, seed=0)
-
-
-def test_solutions_of_other_boards_are_refused() -> None:
-    boards, solutions = generate(2, 30, seed=3)
-    with pytest.raises(InputError, match="solutions must be those of the boards"):
-        add_givens(boards, solutions[::-1], 60, seed=0)
-
-
-def test_a_range_may_be_a_list() -> None:
-    assert np.array_equal(generate(3, [31, 42], seed=0)[0], generate(3, (31, 42), seed=0)[0])
-
-
 def test_givens_are_added_from_the_solution_up_to_the_requested_number() -> None:
-    boards, solutions = generate(60, (24, 30), seed=3)
+    boards, solutions = generate(24, (24, 30), seed=3)
     fuller = add_givens(boards, solutions, (26, 34), seed=0)
     assert (fuller == boards)[boards > 0].all()
     assert ((fuller == 0) | (fuller == solutions)).all()

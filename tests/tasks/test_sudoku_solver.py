@@ -64,10 +64,6 @@ def test_a_count_stops_at_its_limit(limit: int) -> None:
     assert count_solutions(empty, limit).tolist() == [min(limit, 288)]
 
 
-def test_an_empty_board_has_several_solutions() -> None:
-    assert count_solutions(np.zeros((1, 9, 9), dtype=int)).tolist() == [2]
-
-
 @pytest.mark.parametrize("size", MOST_GUESSES)
 def test_a_board_with_many_solutions_needs_few_guesses(size: int) -> None:
     """Criterion: an empty board needs fewer guesses for two solutions than 16 guesses for each of its cells."""
@@ -102,22 +98,20 @@ def test_guesses_of_a_board_with_one_solution_do_not_depend_on_the_limit_of_gues
     assert not bounded.undecided.any()
 
 
-def test_a_hard_board_is_solved() -> None:
-    board = board_of(HARD)
-    solution = solve(board)
-    assert is_solved(solution[None]).all()
-    assert np.array_equal(solution[board > 0], board[board > 0])
-
-
 @pytest.mark.parametrize(("size", "n_givens"), [(4, 5), (6, 12), (9, 26), (16, 130)])
 def test_the_solution_of_a_batch_is_that_of_each_board(size: int, n_givens: int) -> None:
-    boards, solutions = generate(6, n_givens, seed=1, size=size)
+    boards, solutions = generate(3, n_givens, seed=1, size=size)
     assert np.array_equal(solve(boards), solutions)
     assert np.array_equal(solve(boards[2]), solutions[2])
+    assert solve(boards[:0]).shape == (0, size, size)
+    assert count_solutions(boards[:0]).shape == (0,)
+    boards[1] = 0
+    with pytest.raises(InputError, match="board 1 has several"):
+        solve(boards)
 
 
 def test_neither_the_batch_nor_the_width_of_a_round_changes_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    boards = np.concatenate([generate(20, 25, seed=2)[0], board_of(HARD)[None]])
+    boards = np.concatenate([generate(8, 25, seed=2)[0], board_of(HARD)[None]])
     together = search(candidates(boards), limit=2)
     alone = [search(candidates(board[None]), limit=2) for board in boards]
     assert together.guesses.tolist() == [int(one.guesses[0]) for one in alone]
@@ -128,7 +122,7 @@ def test_neither_the_batch_nor_the_width_of_a_round_changes_the_result(monkeypat
 
 
 def test_propagation_keeps_every_solution() -> None:
-    boards, solutions = generate(50, (24, 30), seed=3)
+    boards, solutions = generate(20, (24, 30), seed=3)
     masks, truth = candidates(boards), candidates(solutions)
     changed = np.array([True])
     while changed.any():
@@ -144,32 +138,6 @@ def test_a_digit_twice_in_a_unit_leaves_no_solution(place: tuple[int, int]) -> N
     assert count_solutions(board[None]).tolist() == [0]
     with pytest.raises(InputError, match="exactly one solution, but has none"):
         solve(board)
-
-
-def test_several_solutions_are_refused_by_the_number_of_the_board() -> None:
-    boards, solutions = generate(3, 40, seed=4)
-    boards = np.where(np.arange(3)[:, None, None] == 1, 0, solutions)
-    with pytest.raises(InputError, match="board 1 has several"):
-        solve(boards)
-
-
-@pytest.mark.parametrize(
-    "boards", [np.zeros((2, 8, 8), int), np.zeros((9, 9), int), np.full((1, 9, 9), 10), np.zeros((1, 9, 9))]
-)
-def test_invalid_boards_are_refused(boards: np.ndarray) -> None:
-    with pytest.raises(InputError, match="boards must"):
-        count_solutions(boards)
-
-
-def test_a_limit_below_one_is_refused() -> None:
-    with pytest.raises(InputError, match="limit must be at least 1, got 0"):
-        count_solutions(np.zeros((1, 4, 4), int), limit=0)
-
-
-def test_no_boards_have_no_solutions() -> None:
-    nothing = np.empty((0, 9, 9), dtype=int)
-    assert solve(nothing).shape == (0, 9, 9)
-    assert count_solutions(nothing).shape == (0,)
 
 
 def test_masks_and_digits_are_inverse() -> None:

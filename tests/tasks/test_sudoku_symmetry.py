@@ -1,6 +1,6 @@
 """Grids have equal canonical forms if and only if a symmetry maps one to the other."""
 
-from itertools import combinations, permutations, product
+from itertools import combinations, permutations
 from math import isqrt
 
 import numpy as np
@@ -37,7 +37,7 @@ def cyclic(size: int) -> np.ndarray:
     return (box * (rows % box) + rows // box + columns) % size + 1
 
 
-@pytest.mark.parametrize(("size", "n"), [(4, 30), (6, 100), (9, 100), (16, 10)])
+@pytest.mark.parametrize(("size", "n"), [(4, 30), (6, 40), (9, 40), (16, 3)])
 def test_a_disguise_does_not_change_the_canonical_grid(size: int, n: int) -> None:
     _, grids = generate(n, size**2, seed=0, size=size)
     random = np.random.default_rng(0)
@@ -54,7 +54,7 @@ def test_the_canonical_grid_of_a_symmetric_one_is_the_same_too() -> None:
 
 @pytest.mark.parametrize("size", [4, 6, 9])
 def test_a_canonical_grid_is_a_grid_and_its_own(size: int) -> None:
-    forms = canonical(generate(50, size**2, seed=3, size=size)[1])
+    forms = canonical(generate(15, size**2, seed=3, size=size)[1])
     assert is_solved(forms).all()
     assert np.array_equal(canonical(forms), forms)
 
@@ -62,9 +62,12 @@ def test_a_canonical_grid_is_a_grid_and_its_own(size: int) -> None:
 def test_all_grids_of_size_four_have_two_canonical_forms() -> None:
     """Criterion: the count is exact; a form that merges too much would give one, and one that is not invariant more
     than two."""
-    rows = list(permutations(range(1, 5)))
-    candidates = np.array(list(product(rows, repeat=4)))
-    grids = candidates[is_solved(candidates)]
+    rows = np.array(list(permutations(range(1, 5))))
+    grids = rows[:, None]
+    for _ in range(3):
+        grids = np.concatenate([np.repeat(grids, len(rows), axis=0), np.tile(rows, (len(grids), 1))[:, None]], axis=1)
+        grids = grids[(grids[:, :-1] != grids[:, -1:]).all(axis=(1, 2))]
+    grids = grids[is_solved(grids)]
     assert len(grids) == 288
     assert n_distinct(grids) == 2
 
@@ -94,16 +97,9 @@ def test_all_grids_of_size_six_have_forty_nine_canonical_forms() -> None:
     assert n_distinct(grids) == 49
 
 
-def test_a_thousand_permutations_of_a_few_boards_count_as_those_few() -> None:
-    _, grids = generate(5, 81, seed=4)
-    random = np.random.default_rng(2)
-    assert n_distinct(grids) == 5
-    assert n_distinct(np.stack([disguise(grids[i % 5], random) for i in range(1000)])) == 5
-
-
 def test_grids_that_differ_in_one_cycle_of_two_digits_have_different_forms() -> None:
     """Two rows that hold the same pair of digits exchange them, so the grids share most of their rows."""
-    _, grids = generate(200, 81, seed=5)
+    _, grids = generate(100, 81, seed=5)
     pairs = []
     for grid in grids:
         for r, s in ((0, 1), (3, 4), (6, 7)):
@@ -118,21 +114,7 @@ def test_grids_that_differ_in_one_cycle_of_two_digits_have_different_forms() -> 
         assert n_distinct(np.stack([grid, other])) == 2
 
 
-def test_an_incomplete_grid_is_refused() -> None:
-    boards, solutions = generate(3, 40, seed=6)
-    with pytest.raises(InputError, match="grid 1 is not"):
-        canonical(np.stack([solutions[0], boards[1], solutions[2]]))
-
-
-def test_a_grid_with_too_many_symmetries_is_refused_at_once() -> None:
-    """In this grid every two rows of a band, and every two columns of a stack, exchange digits in pairs."""
-    rows, columns = np.indices((16, 16))
-    grid = ((4 * (rows % 4) + rows // 4) ^ columns) + 1
-    with pytest.raises(InputError, match="at most 1,000,000 trials"):
-        canonical(grid[None])
-
-
-@pytest.mark.parametrize(("size", "n_givens", "n"), [(4, 6, 40), (6, 12, 60), (9, 30, 40), (16, 140, 3)])
+@pytest.mark.parametrize(("size", "n_givens", "n"), [(4, 6, 40), (6, 12, 30), (9, 30, 15), (16, 160, 2)])
 def test_a_disguise_does_not_change_the_canonical_puzzle(size: int, n_givens: int, n: int) -> None:
     boards, solutions = generate(n, n_givens, seed=7, size=size)
     random = np.random.default_rng(0)
@@ -173,13 +155,15 @@ def test_all_puzzles_with_four_givens_have_thirteen_canonical_forms() -> None:
     assert (n_boards, n_puzzles) == (25_728, 13)
 
 
-def test_solutions_of_other_boards_are_refused() -> None:
+def test_what_has_no_canonical_form_is_refused() -> None:
     boards, solutions = generate(3, 40, seed=6)
     for wrong in (solutions[:2], solutions[::-1]):
         with pytest.raises(InputError, match="solutions must be one for each of 3 boards and repeat its givens"):
             canonical_puzzles(boards, wrong)
-
-
-def test_no_grids_have_no_canonical_grids() -> None:
-    nothing = np.empty((0, 9, 9), dtype=int)
-    assert canonical(nothing).shape == canonical_puzzles(nothing, nothing).shape == (0, 9, 9)
+    with pytest.raises(InputError, match="grid 1 is not"):
+        canonical(np.stack([solutions[0], boards[1], solutions[2]]))
+    rows, columns = np.indices((16, 16))
+    grid = ((4 * (rows % 4) + rows // 4) ^ columns) + 1  # its symmetries are too many: pairs exchange digits everywhere
+    with pytest.raises(InputError, match="at most 1,000,000 trials"):
+        canonical(grid[None])
+    assert canonical(boards[:0]).shape == canonical_puzzles(boards[:0], boards[:0]).shape == (0, 9, 9)

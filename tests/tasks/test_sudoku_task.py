@@ -102,15 +102,6 @@ def test_the_seed_changes_only_the_order_of_boards() -> None:
     assert np.array_equal(SMALL.build(81, seed=1).train_batch(3, 8).inputs, other.train_batch(3, 8).inputs)
 
 
-def test_the_fingerprint_follows_the_data() -> None:
-    base = Sudoku(n_boards=3, n_valid_boards=2, givens=(40, 50), ood_givens=(36, 39))
-    changes = [{}, {"n_boards": 4}, {"n_valid_boards": 3}, {"ood_givens": (37, 39)}, {"givens": (41, 50)}]
-    fingerprints = [replace(base, **change).build(81, seed=0).fingerprint for change in changes]
-    assert len(set(fingerprints)) == len(changes)
-    load_sets.cache_clear()
-    assert base.build(81, seed=0).fingerprint == fingerprints[0], "made again, the data are the same"
-
-
 def test_batches_may_be_changed_without_touching_the_data() -> None:
     task = SMALL.build(81, seed=0)
     before = task.train_batch(0, 4)
@@ -129,7 +120,7 @@ def test_validation_can_be_cut_short() -> None:
 
 @pytest.mark.parametrize("size", [4, 6, 9, 16])
 def test_a_task_has_the_cells_and_digits_of_its_size(size: int) -> None:
-    config = Sudoku(board_size=size, n_boards=6, n_valid_boards=2, ood_puzzles="")
+    config = Sudoku(board_size=size, n_boards=4, n_valid_boards=2, ood_puzzles="")
     task = config.build(size * size, seed=0)
     assert task.demands["vocab_size"] == size + 1
     assert task.n_tokens == len(task.sets.train) * size * size
@@ -143,13 +134,13 @@ def test_a_task_has_the_cells_and_digits_of_its_size(size: int) -> None:
 
 @pytest.mark.parametrize("size", [4, 6])
 def test_sizes_with_few_grids_share_no_puzzle_up_to_symmetry(size: int) -> None:
-    task = Sudoku(board_size=size, n_boards=400, n_valid_boards=100).build(size * size, seed=0)
+    task = Sudoku(board_size=size, n_boards=200, n_valid_boards=50).build(size * size, seed=0)
     train, *held_out = (
         {puzzle.tobytes() for puzzle in canonical_puzzles(part.boards, part.solutions)}
         for part in (task.sets.train, *task.sets.valid.values())
     )
-    assert len(task.sets.train) + task.sets.n_left_out == 400
-    assert len(task.sets.train) > 200
+    assert len(task.sets.train) + task.sets.n_left_out == 200
+    assert len(task.sets.train) > 100
     for part in held_out:
         assert part
         assert not train & part
@@ -256,24 +247,10 @@ def test_a_config_survives_its_json() -> None:
     assert SMALL.seq_len == 81
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"n_boards": 0}, "n_boards must be at least 1, got 0"),
-        ({"n_valid_boards": -1}, "n_valid_boards must be at least 1"),
-        ({"givens": (42, 31)}, "givens must be two numbers from 22 to 81"),
-        ({"ood_givens": (17, 31)}, "ood_givens must be two numbers from 22 to 81, .*; sparser boards come from files"),
-        ({"givens": (16, 31), "puzzles": "a.csv"}, "givens must be two numbers from 17 to 81"),
-        ({"board_size": 6, "givens": (7, 9)}, "givens must be two numbers from 8 to 36"),
-        ({"board_size": 8}, "board_size must be one of 4, 6, 9, 16, got 8"),
-        ({"puzzles": ""}, "puzzles must be 'generated' or name files"),
-    ],
-)
-def test_bad_fields_are_refused(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Sudoku(**fields)
-
-
-def test_another_length_is_refused() -> None:
-    with pytest.raises(InputError, match="seq_len must be 81"):
-        SMALL.build(64, seed=0)
+def test_the_fingerprint_follows_the_data() -> None:
+    base = Sudoku(n_boards=3, n_valid_boards=2, givens=(40, 50), ood_givens=(36, 39))
+    changes = [{}, {"n_boards": 4}, {"n_valid_boards": 3}, {"ood_givens": (37, 39)}, {"givens": (41, 50)}]
+    fingerprints = [replace(base, **change).build(81, seed=0).fingerprint for change in changes]
+    assert len(set(fingerprints)) == len(changes)
+    load_sets.cache_clear()  # this test comes last, since others share sets
+    assert base.build(81, seed=0).fingerprint == fingerprints[0], "made again, the data are the same"

@@ -1,12 +1,10 @@
 """Layers whose coupling runs by the interpreted kernel equal plain layers, wherever the kernel may be used."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from attractor.attention import PRESETS, Attention, Rope, build
 from attractor.attention.couple import fused as dispatch
@@ -42,12 +40,11 @@ def layer_of(name: str, **changes: Any) -> Attention:
     return layer
 
 
-def output_and_gradients(layer: Attention, run: Callable[[Tensor], Tensor] | None = None) -> list[Tensor]:
+def output_and_gradients(layer: Attention) -> list[Tensor]:
     """Run a forward and a backward pass with rope; return the output, the input's gradient and the parameters'
     gradients."""
     x = torch.linspace(-2, 2, 2 * 7 * D_MODEL).sin().view(2, 7, D_MODEL).requires_grad_()
-    rope = Rope(layer.rope_width)
-    out = run(x) if run is not None else layer(x, rope=rope)[0]
+    out = layer(x, rope=Rope(layer.rope_width))[0]
     loss = (out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum()
     return [out, *torch.autograd.grad(loss, [x, *layer.parameters()])]
 
@@ -93,16 +90,6 @@ def test_under_autocast_scored_queries_are_fp16_and_the_state_is_wider(fused: li
     assert half_start.dtype == torch.float16
     torch.testing.assert_close(half_end.float(), end, rtol=2**-9, atol=2**-9)
     assert (end - start).abs().max() > 0
-
-
-def test_recomputed_activations_are_the_same(fused: list[str | None]) -> None:
-    layer = layer_of("coupled-hamiltonian")
-    rope = Rope(layer.rope_width)
-
-    def recomputed(x: Tensor) -> Tensor:
-        return checkpoint(lambda x: layer(x, rope=rope)[0], x, use_reentrant=False)
-
-    assert_same(output_and_gradients(layer, recomputed), output_and_gradients(layer))
 
 
 def test_transforms_of_functions_get_plain_operations(fused: list[str | None]) -> None:

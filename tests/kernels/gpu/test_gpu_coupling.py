@@ -15,7 +15,6 @@ from attractor.attention.couple.norm_and_position import NormAndPosition
 from attractor.attention.norm import RMSNorm
 from attractor.attention.position import Rope, Rotation
 from attractor.kernels.coupling import MLPProgram, Program, apply_force, integrate_reference
-from attractor.kernels.gpu import coupling as kernels
 from attractor.kernels.gpu.coupling import couple
 
 EPS = 1e-3  # large enough to change the result noticeably
@@ -66,10 +65,10 @@ class Case:
 
         q, k = x["q"].transpose(1, 2).unflatten(2, (n_kv_heads, -1)), x["k"].transpose(1, 2).unsqueeze(3)
         q, k = integrate_reference(self.program, q, k, x["dt"].view(n_kv_heads, -1, 1) if "dt" in x else q, force)
-        finish = NormAndPosition(self._norm("q norm"), self._norm("k norm"), self.rotation, "whole", q.dtype)
+        finish = NormAndPosition(self.norm("q norm"), self.norm("k norm"), self.rotation, "whole", q.dtype)
         return finish(q.flatten(2, 3).transpose(1, 2), k.squeeze(3).transpose(1, 2))
 
-    def _norm(self, name: str) -> nn.Module:
+    def norm(self, name: str) -> nn.Module:
         if name not in self.tensors:
             return nn.Identity()
         norm = RMSNorm(self.tensors["q"].shape[-1], eps=EPS)
@@ -229,9 +228,9 @@ def test_both_operators_keep_the_rules_of_torch(linear: bool) -> None:
     names = ["q", "k", "dt", "inner", "outer", "q norm", "k norm"]
     moves = " ".join(map(str, given.program))
     start = [*(x.get(name) for name in names), rotation.cos.float(), rotation.sin.float(), moves, EPS, torch.float32]
-    torch.library.opcheck(kernels._couple, (*start, torch.float32))
+    torch.library.opcheck(torch.ops.attractor.couple, (*start, torch.float32))
     still = [each.detach() if isinstance(each, Tensor) else each for each in start]
-    torch.library.opcheck(kernels._couple_backward, (still[0], still[1], *still))
+    torch.library.opcheck(torch.ops.attractor.couple_backward, (still[0], still[1], *still))
 
 
 @pytest.mark.gpu

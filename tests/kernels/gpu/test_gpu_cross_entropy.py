@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from compiled_kernels import printed_by_python
 from torch import Tensor
 
 from attractor.kernels import cross_entropy as plain
@@ -73,28 +72,6 @@ def test_nan_and_invalid_classes_make_the_loss_nan() -> None:
     loss, gradient = kernels.chunk_loss(hidden, weight, torch.full((N,), NOT_SCORED), NOT_SCORED, True)
     assert loss == 0
     assert not gradient.any()
-
-
-COMPILE = """
-import triton
-from triton.backends.compiler import GPUTarget
-from attractor.kernels.gpu import cross_entropy
-
-kernel = cross_entropy._to_gradient
-constants = {"ignored": -100, "differentiate": True, "columns": cross_entropy.COLUMNS}
-types = {"logits": "*bf16", "targets": "*i64", "losses": "*fp32", "n_classes": "i32", "stride": "i32"}
-names = kernel.arg_names
-aligned = {(names.index(x),): [["tt.divisibility", 16]] for x in types if x != "n_classes"}
-source = triton.compiler.ASTSource(
-    kernel, {x: types.get(x, "constexpr") for x in names}, {(names.index(x),): v for x, v in constants.items()}, aligned
-)
-assert triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8}).asm["cubin"]
-"""
-
-
-@pytest.mark.slow
-def test_the_kernel_compiles_for_hopper() -> None:
-    printed_by_python("-c", COMPILE)  # which fails where the kernel does not compile
 
 
 @pytest.mark.gpu

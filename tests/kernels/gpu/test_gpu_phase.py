@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import triton.language as tl
-from compiled_kernels import printed_by_python
 from torch import Tensor
 from triton.runtime import interpreter
 
@@ -150,37 +149,6 @@ def test_where_there_is_a_gpu_the_layer_takes_the_kernel_compiled_or_not(monkeyp
         found, wanted = (torch.autograd.grad(x, (v, weight), grad) for x in (y, expected))
         torch.testing.assert_close(found, wanted)
     assert asked == ["phase activation"] * 2
-
-
-COMPILE = """
-import torch, triton
-from triton.backends.compiler import GPUTarget
-from attractor.kernels.gpu import phase, phase_kernels
-
-kernels = phase_kernels.activate_kernel, phase_kernels.gradient_kernel
-for kernel, options_of in zip(kernels, (phase.forward_options, phase.backward_options)):
-    options = options_of(128, torch.bfloat16)
-    constants = {name: options.pop(name) for name in ("width", "rows", "chunk")}
-    types = {"weight": "*fp32", "grad_weights": "*fp32"}
-    types |= {x: "*bf16" for x in ("v", "y", "grad", "grad_v")}
-    names = kernel.arg_names
-    signature = {x: "constexpr" if x in constants else types.get(x, "i32") for x in names}
-    values = {(names.index(x),): value for x, value in constants.items()}
-    strides = [i for i, x in enumerate(names) if x in types or x[:-1] in ("stride_", "grad_")]
-    aligned = {(i,): [["tt.divisibility", 16]] for i in strides}
-    source = triton.compiler.ASTSource(kernel, signature, values, aligned)
-    done = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-    assert done.asm["cubin"]
-    print(done.metadata.shared)
-"""
-
-
-@pytest.mark.slow
-def test_the_kernels_compile_for_hopper_and_fit_its_shared_memory() -> None:
-    """The test takes the width that needs most memory."""
-    shared = [int(line) for line in printed_by_python("-c", COMPILE).split()]
-    assert len(shared) == 2
-    assert max(shared) <= 227 * 1024
 
 
 @pytest.mark.gpu
