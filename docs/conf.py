@@ -5,7 +5,7 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE / "_ext"), str(HERE)]
+sys.path[:0] = [str(HERE / "_ext"), str(HERE), str(HERE.parent)]  # the last for the probes of papers/
 
 project = "attractor"
 version = release = version_of("attractor")

@@ -1,7 +1,7 @@
 """The pictures of the site: each is drawn by the library itself, in seconds, when the site is built.
 
-The README shows one of them, too. After its record has changed, `PYTHONPATH=docs/_ext python docs/figures.py` draws it
-anew as docs/ablation.svg.
+The README shows one of them, too. After its record has changed, `PYTHONPATH=docs/_ext:. python docs/figures.py` draws
+it anew as docs/ablation.svg.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from matplotlib import rc_context
 from matplotlib.colors import to_rgb
-from measured import RESULTS
+from measured import RESULTS, stored
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -74,7 +74,7 @@ def shaded(weights: Tensor) -> Tensor:
 
 def of_study(name: str, picture: str, scale: str = "laptop") -> "Figure":
     """A picture of a stored study, as its report has it."""
-    judged = JudgedStudy(read_record(RESULTS / f"study-{name}-{scale}.json"))
+    judged = JudgedStudy(read_record(stored(name, scale)))
     return next(entry.figure for entry in pictures(judged) if entry.name == picture)
 
 
@@ -316,8 +316,8 @@ def circle() -> "Figure":
     plane.set_aspect("equal")
     titled(plane, "eigenvalues and the unit circle", "real part", "imaginary part")
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8, labelcolor=INK)
-    stored = read_record(RESULTS / "study-recurrent-norms-laptop.json").cells[0].outcomes[0].probes["iteration_maps"]
-    for (gain, of_gain), color, kind in zip(stored["tokens"].items(), PALETTE, "o^s", strict=False):
+    maps = read_record(stored("recurrent-norms", "laptop")).cells[0].outcomes[0].probes["iteration_maps"]
+    for (gain, of_gain), color, kind in zip(maps["tokens"].items(), PALETTE, "o^s", strict=False):
         under = of_gain["unit"]
         label = f"{gain.replace('-', ' ')}, entropy {under['mean_entropy']:.2f}"
         n_tokens, norms = [int(n) for n in under["norm"]], [*under["norm"].values()]
@@ -365,7 +365,7 @@ def ablation() -> "Figure":
 
 def control() -> "Figure":
     """What each intervention on logits changes at each learning rate, against none; 95% intervals over pairs."""
-    record = read_record(RESULTS / "study-logit-control-laptop.json")
+    record = read_record(stored("logit-control", "laptop"))
     figure, panels = side_by_side(2, 3.0, WIDTH)
     for axes, kind in zip(panels, ("MHA", "MLA"), strict=True):
         for place, name in enumerate(("QK-norm", "QuacK", "QK-clip", "soft-cap", "fixed rates")):
@@ -388,7 +388,7 @@ def control() -> "Figure":
 
 def beyond_window() -> "Figure":
     """The share of right answers of each model, where the answer stands beyond the window of the fast path."""
-    record = read_record(RESULTS / "study-fast-slow-window-desk.json")
+    record = read_record(stored("fast-slow-window", "desk"))
     figure, (axes,) = side_by_side(1, 4.2, WIDTH)
     for place, row in enumerate(reversed(record.design.rows)):
         answered = [outcome.summary["metric"]["value"] for outcome in record.cell(row, "").outcomes]
@@ -427,6 +427,6 @@ def bench_on_a_gpu() -> "Figure":
 
 
 if __name__ == "__main__":
-    source = json.loads((RESULTS / "study-coupling-ablation-desk.json").read_text())["checksum"]  # a test looks for it
+    source = json.loads(stored("coupling-ablation", "desk").read_text())["checksum"]  # a test looks for it
     with rc_context({"svg.hashsalt": source}):  # the same record gives the same file
         ablation().savefig(RESULTS.parent / "docs" / "ablation.svg", metadata={"Description": source, "Date": None})

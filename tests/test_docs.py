@@ -18,7 +18,7 @@ from five_papers import PAPERS, RECORDS
 from in_process import command_in_process
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("papers/*/page.md"))]
 READ_FIRST = (ROOT / "README.md", ROOT / "docs" / "index.md")
 
 
@@ -142,7 +142,7 @@ def test_the_readmes_table_is_the_stored_result() -> None:
 
 
 def test_the_readmes_figure_is_drawn_from_the_stored_result() -> None:
-    """Criterion: it names the checksum of its record; `PYTHONPATH=docs/_ext python docs/figures.py` draws it anew."""
+    """Criterion: it names the checksum of its record; `PYTHONPATH=docs/_ext:. python docs/figures.py` draws it anew."""
     record = json.loads((RECORDS["study-coupling-ablation-desk"]).read_text())
     assert "docs/ablation.svg" in (ROOT / "README.md").read_text()
     assert record["checksum"] in (ROOT / "docs" / "ablation.svg").read_text()
@@ -217,7 +217,7 @@ def misshapen_tables(text: str) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_every_table_is_a_table(page: Path) -> None:
     assert misshapen_tables(page.read_text(encoding="utf-8")) == []
 

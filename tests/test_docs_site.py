@@ -13,12 +13,13 @@ from types import ModuleType
 import pytest
 
 from attractor.report.table import escaped_for_markdown
-from five_papers import CLAIMS, RECORDS
+from five_papers import CLAIMS, PAPERS, RECORDS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
 PAGES = sorted([*DOCS.rglob("*.md"), *NOTEBOOKS])
+PAGES_OF_PAPERS = [folder / "page.md" for folder in PAPERS]  # which docs/papers/ includes
 RESULTS = ROOT / "results"
 DIRECTIVE = re.compile(r"^:::\{(\w+)\} ?([^\n]*)\n(.*?)^:::$", re.MULTILINE | re.DOTALL)
 # These pages show measurements by directives, since a typed figure would not follow the results.
@@ -26,14 +27,14 @@ MEASURED = [*sorted((DOCS / "mechanisms").glob("*.md")), DOCS / "stabilise.md", 
 
 
 def name(page: Path) -> str:
-    return page.relative_to(DOCS).with_suffix("").as_posix()
+    return page.relative_to(DOCS if page.is_relative_to(DOCS) else ROOT).with_suffix("").as_posix()
 
 
 def directives(kind: str) -> list[tuple[Path, str, str]]:
     """Return the page, argument and body of every directive of this kind."""
     return [
         (page, found[2].strip(), found[3])
-        for page in PAGES
+        for page in [*PAGES, *PAGES_OF_PAPERS]
         for found in DIRECTIVE.finditer(page.read_text())
         if found[1] == kind
     ]
@@ -72,7 +73,7 @@ def test_the_configuration_loads_with_its_extensions(monkeypatch: pytest.MonkeyP
     assert all((DOCS / folder).is_dir() for folder in settings["html_static_path"] + settings["templates_path"])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", [*PAGES, *PAGES_OF_PAPERS], ids=name)
 def test_fences_contain_code_and_colons_contain_directives(page: Path) -> None:
     """Pages are also read as plain text, where ``` marks code, and ~~~ marks code that takes long."""
     fences = re.findall(r"^(```|~~~)(.*)$", page.read_text(), re.MULTILINE)
@@ -199,16 +200,23 @@ def test_results_show_the_rows_that_ran_and_the_chosen_quantities() -> None:
         measured.result_rows(one_rate, ["bords"])
 
 
-def test_every_finding_names_its_evidence() -> None:
-    text = (DOCS / "findings.md").read_text()
+def test_the_site_has_the_page_of_every_paper() -> None:
+    included = [(page.parent / argument).resolve() for page, argument, _ in directives("include")]
+    assert sorted(included) == sorted(PAGES_OF_PAPERS)
+
+
+@pytest.mark.parametrize("page", PAGES_OF_PAPERS, ids=name)
+def test_every_finding_names_its_evidence(page: Path) -> None:
+    text = page.read_text()
     tests = {each for path in (ROOT / "tests").rglob("test_*.py") for each in definitions(path)}
     named = set(re.findall(r"`(test_\w+)`", text))
     assert named <= tests, sorted(named - tests)
     assert all((ROOT / study).exists() for study in re.findall(r"`(papers/\w+/studies/[\w-]+\.py)`", text))
-    findings = re.split(r"^(?=- \*\*)", text, flags=re.MULTILINE)[1:]
-    assert len(findings) > 30
+    (section,) = re.findall(r"^## What the \w+ leaves open$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    findings = re.split(r"^(?=- \*\*)", section, flags=re.MULTILINE)[1:]
+    assert len(findings) >= 5
     for finding in findings:
-        evidence = r"`test_|`papers/|\(arXiv|^```python|\]\(mechanisms/fast-slow\.md|\]\(claims\.md\)"
+        evidence = r"`test_|`papers/|\(arXiv|^```python|/mechanisms/fast-slow\.md|/claims\.md\)"
         shown = re.search(evidence, finding, re.MULTILINE)
         assert shown, finding.splitlines()[0]
 

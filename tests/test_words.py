@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "attractor"
 FILES = sorted(SOURCE.rglob("*.py"))
 EMPTY_NAMES = {"found", "each", "own", "told", "one"}  # these names do not say what the variable holds
 ABSENT_DOCUMENTS = re.compile(r"\b(CLAIMS|METHODS|DESIGN|STYLE)(\.md\b|,? section)")
-READ_BY_PEOPLE = (*FILES, *sorted((ROOT / "docs").glob("**/*.md")), *sorted((ROOT / "papers").rglob("*.py")),
+READ_BY_PEOPLE = (*FILES, *sorted((ROOT / "docs").glob("**/*.md")), *sorted((ROOT / "papers").rglob("*.[mp][dy]")),
     ROOT / "README.md", ROOT / "CONTRIBUTING.md")  # fmt: skip
 
 

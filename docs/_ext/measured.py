@@ -95,10 +95,15 @@ def setting(record: StudyRecord) -> str:
     )
 
 
+def stored(study: str, scale: str) -> Path:
+    """Return the path of the record of a study of a paper."""
+    (path,) = ROOT.glob(f"papers/*/results/study-{study}-{scale}.json")
+    return path
+
+
 def record_path(directive: SphinxDirective) -> Path:
     """The stored record that a directive names by a study and a scale; the page depends on it."""
-    name = f"study-{directive.arguments[0]}-{directive.options.get('scale', 'laptop')}.json"
-    (path,) = ROOT.glob(f"papers/*/results/{name}")
+    path = stored(directive.arguments[0], directive.options.get("scale", "laptop"))
     directive.env.note_dependency(str(path))
     return path
 
@@ -148,7 +153,7 @@ class Verdicts(SphinxDirective):
     final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        for path in RESULTS.glob("study-*.json"):
+        for path in ROOT.glob("papers/*/results/study-*.json"):
             self.env.note_dependency(str(path))
         chosen = [entries()[name] for name in self.arguments[0].split()]
         kept = [HEADINGS.index(heading) for heading in VERDICT_HEADINGS]

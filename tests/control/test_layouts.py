@@ -263,7 +263,8 @@ def test_a_view_of_rows_that_do_not_exist_is_refused(offset: int, reads: tuple[i
 def test_the_view_of_gated_queries_in_the_documentation() -> None:
     """Criterion: without the norms, the rows are exact, and the gate is in none of them."""
     page = (Path(__file__).parents[2] / "docs" / "control.md").read_text()
-    exec(page.split("```python\n")[2].split("```")[0], {})
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def gated(" in block]
+    exec(code, {})
     fields = WIDE | {"layer_types": ["full_attention"] * 2, "num_experts": 2, "num_experts_per_tok": 1}
     model = model_of("Qwen3NextConfig", fields)
     for module in model.modules():

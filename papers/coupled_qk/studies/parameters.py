@@ -1,7 +1,7 @@
 """How many parameters do the models have? (CoupledQK, tables 8, 9 and 11)
 
 Our counts are exact at every scale. No reading of the paper's tables gives its 144.4M for the medium GQA model, or its
-"~350M" for the large model (docs/findings.md).
+"~350M" for the large model (papers/coupled_qk/page.md).
 """
 
 from attractor.claims.claim import published

@@ -1,7 +1,7 @@
 """Which tau of QuacK and of fixed rates, and which threshold of QK-clip, is best? (QuacK, section 4)
 
 This grid is behind studies/logit-control.py: tau 1e-2, 1e-1, 1 and 10, thresholds 30 and 100. It has one seed, as in
-the paper, whose text prints the grid with a misprint (docs/findings.md). No other study of interventions has this
+the paper, whose text prints the grid with a misprint (papers/quack/page.md). No other study of interventions has this
 seed, so that what is chosen with it is judged on runs that it did not see.
 """
 

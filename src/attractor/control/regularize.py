@@ -117,7 +117,7 @@ class Regularizer(ABC):
     """Calling a regularizer returns the penalty for the model's present weights, differentiable in them."""
 
     name: ClassVar[str]
-    usual_weight: ClassVar[float]  # as published
+    usual_weight: ClassVar[float]  # where the configuration gives none; docs/control.md has the published ones
     matrices: ClassVar[tuple[str, ...]] = ()  # names among `linear_maps`
 
     def __init__(self, model: nn.Module) -> None:

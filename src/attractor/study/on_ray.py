@@ -166,7 +166,7 @@ def _refuse_open(address: str, cluster: Cluster) -> None:
     if not cluster.without_token and _lets_in(address, RAY_AUTH_MODE="disabled", **without):
         raise InputError(
             f"the Ray cluster at '{address}' must authenticate by token, and it lets in anybody; start it with "
-            "RAY_AUTH_MODE=token (docs/ray.md), or accept it as it is (without_token)"
+            "RAY_AUTH_MODE=token (docs/many-gpus.md), or accept it as it is (without_token)"
         )
 
 
@@ -175,7 +175,7 @@ def _refuse_stranger(address: str) -> None:
     if not _lets_in(address):
         raise InputError(
             f"address must be that of a running Ray cluster whose token is known here, got '{address}'; give its "
-            "token in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH (docs/ray.md)"
+            "token in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH (docs/many-gpus.md)"
         )
 
 

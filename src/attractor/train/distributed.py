@@ -52,7 +52,7 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 NCCL_SECONDS = 60.0  # by which torch's watchdog of NCCL, which ends processes at once, comes later than gloo's error
 OPEN_RENDEZVOUS = (
     "torchrun's rendezvous listens on every network interface without a password, and whoever reaches it can execute "
-    "code here: use it only in a private network (docs/distributed.md)"
+    "code here: use it only in a private network (docs/many-gpus.md)"
 )
 
 

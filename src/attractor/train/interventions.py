@@ -161,7 +161,7 @@ class Interventions:
 
 
 def regularizer_weight(config: Config) -> float:
-    """Return the weight that the configuration gives, or the one that Jacobians uses."""
+    """Return the weight that the configuration gives, or the default of its kind."""
     from attractor.control.regularize import REGULARIZERS
 
     if config.regularizer_weight is not None:

@@ -64,8 +64,10 @@ def judge_observations(
     plan = tuple(looks)
     if plan:
         Sequential(1 - level, 0.0, plan[-1], looks=plan)  # refuses looks that do not rise
-    asked = {"margin": margin, "lower_is_better": lower_is_better, "group": ""}
-    compared = {row: replace(_compare(chosen, row, baseline, against), **asked) for row in rows}
+    plain = {row: _compare(chosen, row, baseline, against) for row in rows}
+    compared = {
+        row: replace(of_row, margin=margin, lower_is_better=lower_is_better, group="") for row, of_row in plain.items()
+    }
     verdicts = [*judge_family(compared, n_tests=n_tried, looks=plan, level=level).values()]
     notes += _notes_on(chosen, baseline, verdicts, n_tried, plan, lower_is_better, margin)
     return Verdicts(
