@@ -25,7 +25,7 @@ from attractor.study.launch import Job
 from attractor.study.stacked import groups, launch, prefer_stacked, stackable, train_stacked
 from attractor.tasks import Batch
 from attractor.tasks.recall import Recall
-from attractor.train import checkpoint, learner
+from attractor.train import checkpoint, trainer
 from attractor.train import stacked as train_module
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import Run, train
@@ -139,7 +139,7 @@ def test_a_compiled_stack_equals_the_ordinary_loop(
     jobs = jobs_of(config.replace(compile=True), tmp_path / "stacked")
     for job in jobs:
         train(job.config.replace(compile=False), tmp_path / job.path.name, RUNTIME)
-    monkeypatch.setattr(learner, "compiler", lambda *_: lambda loss: torch.compile(loss, backend=stand_in))
+    monkeypatch.setattr(trainer, "compiler", lambda *_: lambda loss: torch.compile(loss, backend=stand_in))
     assert train_stacked(jobs, RUNTIME) == {}
     assert len(graphs) == 1
     for job in jobs:

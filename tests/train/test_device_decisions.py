@@ -18,8 +18,8 @@ from attractor.runs.run_folder import RunFolder
 from attractor.train import loop
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.device_decisions import StepDecisions
-from attractor.train.learner import StepResult
 from attractor.train.loop import MAX_UNREAD, Run, train
+from attractor.train.trainer import StepResult
 from tiers import fast_alone
 
 Spoil = Callable[[Iterable[int], str], None]

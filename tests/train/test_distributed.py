@@ -31,8 +31,8 @@ from attractor.train.checkpoint import read_checkpoint
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
 from attractor.train.distributed import OPEN_RENDEZVOUS, STORE, World, end_process
-from attractor.train.learner import StepResult
 from attractor.train.loop import Run, train
+from attractor.train.trainer import StepResult
 
 N_PROCESSES = 2
 RUNTIME = Runtime(device="cpu", threads=1, log_every=1, telemetry_every=5)

@@ -22,8 +22,8 @@ from attractor.train.checkpoint import TrainState, list_checkpoints
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.device_decisions import all_finite
 from attractor.train.display import Display
-from attractor.train.learner import StepResult
 from attractor.train.loop import Run, train
+from attractor.train.trainer import StepResult
 
 ROLLBACK = Runtime(device="cpu", log_every=1, save_every=3, on_divergence="rollback", telemetry_every=4)
 

@@ -29,8 +29,8 @@ from attractor.runs.run_folder import RunFolder
 from attractor.tasks import Batch
 from attractor.train import checkpoint
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.learner import StepResult
 from attractor.train.loop import Run, train
+from attractor.train.trainer import StepResult
 from in_process import without_heartbeat
 from processes import in_fresh_process
 from stress.commands import forked, typed

@@ -1,6 +1,6 @@
 """The training loop: carry one run from its configuration to a folder that holds everything there is to know about it.
 
-    for each step:  take it (`learner.py`);  where the run is observed: read the numbers of the steps so far,
+    for each step:  take it (`trainer.py`);  where the run is observed: read the numbers of the steps so far,
                     log them, measure the probe, validate, save (`observers.py`)
 
 A run is a function of its configuration: data order and learning rate depend on the step alone, the first weights on
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from attractor.errors import RunInterrupted, RunStopped, WritingError
-from attractor.models.vitals import summary_of_vitals
+from attractor.models.diagnostics import summary_of_diagnostics
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks import Task
 from attractor.tasks.text import TextTask
@@ -35,11 +35,11 @@ from attractor.train.distributed import World
 from attractor.train.hardware import resolve_device
 from attractor.train.heap import freed_memory_kept
 from attractor.train.interrupt import GRACE_SECONDS, StopRequest
-from attractor.train.learner import Learner
 from attractor.train.observers import Checkpoints, MetricsLog, Telemetry, Validation
 from attractor.train.prefetch import prefetched
 from attractor.train.saved_tokenizer import save_tokenizer
 from attractor.train.telemetry import over_training, trajectories, trajectories_by_head
+from attractor.train.trainer import Trainer
 
 WITHOUT_PREFETCHING = ("cpu",)  # devices on which a thread that makes batches would take a core from the steps
 MAX_UNREAD = 32  # steps whose numbers nobody has read: how late a run may notice that it is to stop
@@ -92,8 +92,8 @@ def said(error: OSError | WritingError) -> str:
     return f"could not read or write{place}: {error.strerror or error}; make room or make it writable, then resume"
 
 
-class Run(Learner):
-    """A run in progress: a learner, the folder that its run is written to, and its observers."""
+class Run(Trainer):
+    """A run in progress: a trainer, the folder that its run is written to, and its observers."""
 
     def __init__(
         self,
@@ -308,7 +308,7 @@ class Run(Learner):
         records = self.folder.metrics()
         telemetry = {
             "logits": over_training(records),
-            "timescales": summary_of_vitals(records),
+            "timescales": summary_of_diagnostics(records),
             "trajectories": trajectories(records),
             "trajectories_by_head": trajectories_by_head(records),
         }

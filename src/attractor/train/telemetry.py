@@ -1,6 +1,6 @@
 """Measures of a long run's health besides its loss: the norm of the parameters, a probe of attention, loss spikes.
 
-    probe: the first sequence of the validation set, up to 128 tokens (`control/probe.py`, `models/vitals.py`)
+    probe: the first sequence of the validation set, up to 128 tokens (`control/probe.py`, `models/diagnostics.py`)
     spike: loss > median + max(10 MAD, 0.1) of the last 50 losses,   MAD = median |loss - median|           (1)
 
 The bound in (1) is robust: a spike hardly changes it, and a lasting jump counts as spikes for 25 steps alone.
