@@ -1,7 +1,7 @@
 """Diagnostics of FastSlow models have known values, and recording them leaves runs the same to the bit."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +12,6 @@ import torch
 from same_runs import Listening
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from attractor.errors import RunInterrupted
 from attractor.models import FastSlow, FastSlowConfig
 from attractor.models.diagnostics import Diagnostics, summary_of_diagnostics
 from attractor.runs.run_folder import RunFolder
@@ -177,21 +176,6 @@ def test_a_run_is_the_same_to_the_bit_with_diagnostics_or_without(
     assert summary["timescales"]["gate_largest"] == max(map(abs, gates)) > 0
     assert [step for step, _ in summary["trajectories"]["gate"]] == [4, 8, 12]
     assert summary["trajectories"].keys() >= {"slow_memory", "fast_entropy", "slow_entropy", "residual", "max_logit"}
-
-
-def test_the_diagnostics_of_a_resumed_run_are_those_of_an_uninterrupted_one(
-    fast_slow: TrainConfig, tmp_path: Path, interrupt_during: Callable
-) -> None:
-    fast_slow = fast_slow.replace(dropout=0.1)
-    train(fast_slow, tmp_path / "whole", LOOKING)
-    interrupt_during([5, 9])
-    for _ in range(2):
-        with pytest.raises(RunInterrupted):
-            train(fast_slow, tmp_path / "parts", LOOKING)
-    train(fast_slow, tmp_path / "parts", LOOKING)
-    assert diagnosed(tmp_path / "parts") == diagnosed(tmp_path / "whole")
-    summaries = [RunFolder.open(tmp_path / run).summary() or {} for run in ("parts", "whole")]
-    assert summaries[0]["timescales"] == summaries[1]["timescales"]
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from attractor.errors import InputError, RunInterrupted
+from attractor.errors import RunInterrupted
 from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models import FastSlowConfig, RecursiveConfig, TransformerConfig
 from attractor.runs.run_folder import RunFolder
@@ -401,11 +401,6 @@ def test_steps_and_processes_draw_different_random_numbers_and_the_same_again() 
     assert len(set(numbers)) == 4
     assert numbers == [drawn(rank, step) for rank in (0, 1) for step in (0, 1)]
     torch.set_rng_state(before)
-
-
-def test_an_unknown_parallel_mode_is_refused() -> None:
-    with pytest.raises(InputError, match="unknown parallel 'fdsp'; did you mean 'fsdp'"):
-        Runtime(parallel="fdsp")
 
 
 def main(root: Path, corpus: str, what: Callable[..., Any] | str | None = None) -> None:

@@ -12,7 +12,7 @@ from attractor.tasks.text import Text
 from attractor.train import fit
 from attractor.train.calibrate import OutOfMemory
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.fit import FreeMemory, auto_batch, free_bytes
+from attractor.train.fit import FreeMemory, auto_batch, free_by_limit, free_bytes
 from attractor.train.loop import train
 from attractor.train.memory import ProcessLayout, planned_memory
 
@@ -116,11 +116,11 @@ def test_a_limit_of_a_control_group_counts(group: str, files: dict[str, str], ex
     write(tmp_path / "proc/self/cgroup", group + "\n")
     for name, text in files.items():
         write(tmp_path / "groups" / name, text)
-    assert min(fit._free_by_limit(tmp_path / "proc", tmp_path / "groups")) == expected
+    assert min(free_by_limit(tmp_path / "proc", tmp_path / "groups")) == expected
 
 
 def test_unknown_free_memory_refuses_nothing(tmp_path: Path) -> None:
-    assert list(fit._free_by_limit(tmp_path, tmp_path)) == []
+    assert list(free_by_limit(tmp_path, tmp_path)) == []
     assert free_bytes(torch.device("meta")) is None
 
 
@@ -179,6 +179,8 @@ def test_on_a_gpu_the_micro_batch_is_halved_after_each_lack_of_memory(
         if config.accumulation < 6:
             raise OutOfMemory("out of memory")
 
+    with_free(monkeypatch, 2**40)
+    monkeypatch.setattr(fit, "resolve_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr(fit, "calibrate", measured)
-    assert fit._verified(CONFIG, Runtime("cpu")).accumulation == 12
+    assert auto_batch(CONFIG, Runtime("cuda"), ProcessLayout()).accumulation == 12
     assert tried == [1, 2, 4, 12], "divisors of 12, each at least twice the one before"

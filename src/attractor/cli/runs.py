@@ -120,7 +120,7 @@ def train(args: TrainArguments, console: Console) -> None:
     attractor train --size fast-slow --slow-attention decay --epochs 2
     """
     from attractor.runs.study_record import stored_loss_unit
-    from attractor.train.console import LiveConsole, shown
+    from attractor.train.display import LiveConsole, shown
     from attractor.train.loop import train as train_run
     from attractor.train.plan import plan_run
 

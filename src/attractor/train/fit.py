@@ -35,10 +35,10 @@ def free_bytes(device: torch.device) -> int | None:
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type != "cpu":
         return None
-    return min(_free_by_limit(Path("/proc"), Path("/sys/fs/cgroup")), default=None)
+    return min(free_by_limit(Path("/proc"), Path("/sys/fs/cgroup")), default=None)
 
 
-def _free_by_limit(proc: Path, control_groups: Path) -> Iterator[int]:
+def free_by_limit(proc: Path, control_groups: Path) -> Iterator[int]:
     """Yield the bytes that each limit of this machine leaves free."""
     try:
         lines = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())

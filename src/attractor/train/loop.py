@@ -92,6 +92,12 @@ def said(error: OSError | WritingError) -> str:
     return f"could not read or write{place}: {error.strerror or error}; make room or make it writable, then resume"
 
 
+def is_observed(config: TrainConfig, runtime: Runtime, step: int) -> bool:
+    """Return whether a run logs, measures, validates, saves or ends after so many steps."""
+    intervals = (runtime.log_every, runtime.telemetry_every, config.eval_every, runtime.save_every, config.n_steps)
+    return any(interval is not None and step % interval == 0 for interval in intervals)
+
+
 class Run(Trainer):
     """A run in progress: a trainer, the folder that its run is written to, and its observers."""
 
@@ -157,13 +163,8 @@ class Run(Trainer):
     @property
     def due(self) -> bool:
         """Whether the run is observed at this step, or the numbers of too many steps are unread."""
-        runtime, config = self.runtime, self.config
-        looks = (runtime.log_every, runtime.telemetry_every, config.eval_every, runtime.save_every, config.n_steps)
-        return (
-            not self.late
-            or len(self.unread) >= MAX_UNREAD
-            or any(self.step % every == 0 for every in looks if every is not None)
-        )
+        observed = is_observed(self.config, self.runtime, self.step)
+        return observed or not self.late or len(self.unread) >= MAX_UNREAD
 
     def read_steps(self) -> None:
         """Read the numbers of the unread steps and account for them in order, up to one at which the run is to stop."""
@@ -258,8 +259,6 @@ class Run(Trainer):
         self.state.compile_seconds += compiled
         if compiled:
             self.display.note(f"compiled in {compiled:.1f} s")
-
-    # --- the end --------------------------------------------------------------------------------------------------
 
     def overdue(self) -> str:
         """End the display, and return the message that a step or an evaluation did not end after a signal."""

@@ -105,7 +105,6 @@ class Telemetry:
             self.trainer.model.hidden(self._tokens)
 
     def look(self) -> None:
-        self.trainer.collect_weights()
         self.look_at_logits()
         if self.diagnostics is not None:
             with unsharded(self.trainer.model):
@@ -131,7 +130,6 @@ class Telemetry:
         """Record whether a FastSlow model reaches the equilibrium that it is to compute, and warn once if not."""
         if self.trainer.runtime.telemetry_every is None or self.diagnostics is None:
             return
-        self.trainer.collect_weights()
         with unsharded(self.trainer.model):
             convergence = self.diagnostics.convergence()
         if convergence is None:
@@ -165,7 +163,6 @@ class Checkpoints:
         trainer, state = self.trainer, self.trainer.state
         if self.saved_step == state.step:  # it was saved as the best so far
             return
-        trainer.collect_weights()
         self.saved_finite = trainer.is_finite()
         if self.saved_finite and state.is_usual and self._may_be_gone_back_to(state.step):
             state.good_step = state.step

@@ -168,9 +168,6 @@ class Trainer:
         of_optimizer = [value for values in self.optimizer.state.values() for value in values.values()]
         return self.world.largest(int(not all_finite([*self.model.state_dict().values(), *means, *of_optimizer]))) == 0
 
-    def collect_weights(self) -> None:
-        """Bring the model up to date; a trainer whose weights are stacked with others' holds them elsewhere."""
-
     def evaluation(self, part: str) -> Evaluation:
         """Evaluate the model, with its averaged weights where there is an average, on one validation set."""
         averaged = nullcontext() if self.average is None else self.average.in_place()
