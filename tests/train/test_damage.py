@@ -81,7 +81,7 @@ def test_a_damaged_run_ends_as_an_undamaged_one(config, whole, run):
 
 def test_a_run_without_its_configuration_or_in_use_is_refused(config, run):
     (run / "summary.json").write_text("{")
-    with RunFolder.openrun.hold(), pytest.raises(InputError, match="must be free"):
+    with RunFolder.open(run).hold(), pytest.raises(InputError, match="must be free"):
         resumed(config, run)
     assert (run / "summary.json").read_text() == "{"
     (run / "config.json").write_text("{")
@@ -102,7 +102,7 @@ def test_a_different_result_is_named_although_no_part_of_it_looks_damaged(config
     path.write_text(path.read_text().replace('"step": 2', '"step": 1', 1))
     (line,) = resumed(config, run)
     assert line.startswith("damaged: reports leave the run out: ")
-    assert f"metrics.jsonl of '{tmp_path / 'run'}' changed since the run was sealed" in line
+    assert f"metrics.jsonl of '{run}' changed since the run was sealed" in line
 
 
 @pytest.mark.parametrize(
