@@ -176,9 +176,9 @@ MUTANTS = (
         "some.solutions",
         "validation on Sudoku scores the cells that were given",
     ),
-    Mutant("train/learner.py", "(loss + aux_loss) * share", "loss * share", "training leaves out the auxiliary loss"),
+    Mutant("train/trainer.py", "(loss + aux_loss) * share", "loss * share", "training leaves out the auxiliary loss"),
     Mutant(
-        "train/learner.py",
+        "train/trainer.py",
         'torch.set_rng_state(tensors["random"].cpu())',
         "pass",
         "a resumed run does not go on with its random state",

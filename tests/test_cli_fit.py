@@ -23,7 +23,7 @@ EXECUTED = "'study.py' is Python code from outside of attractor's repository, an
 @pytest.fixture
 def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(fit, "free_memory", lambda device: 2**34)
+    monkeypatch.setattr(fit, "free_bytes", lambda device: 2**34)
     return command_in_process(monkeypatch, capsys)
 
 
@@ -64,7 +64,7 @@ def test_a_study_of_runs_that_cannot_fit_is_refused_and_one_of_many_workers_too(
     study.write_text(text.replace("WIDTH", "400_000"))
     refused(attractor("study", "run", "study.py", "--device=cpu"), "d_model must leave", "got 400000", printed=EXECUTED)
     study.write_text(text.replace("WIDTH", "64"))
-    monkeypatch.setattr(fit, "free_memory", lambda device: 2**24)
+    monkeypatch.setattr(fit, "free_bytes", lambda device: 2**24)
     said = attractor("study", "run", "study.py", "--device=cpu", "--workers=2", "--launcher=local")
     refused(said, "workers must be few enough", "got 2", "give --workers 1", printed=EXECUTED)
     assert not Path("runs").exists()
@@ -84,7 +84,7 @@ def test_a_finished_run_is_shown_on_a_machine_that_could_not_train_it(
     attractor: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert attractor("train", *TINY, *SHORT, "--out=run")[0] == 0
-    monkeypatch.setattr(fit, "free_memory", lambda device: 1)
+    monkeypatch.setattr(fit, "free_bytes", lambda device: 1)
     assert attractor("train", "--resume=run", "--device=cpu")[0] == 0
     Path("run/summary.json").unlink()
     refused(attractor("train", "--resume=run", "--device=cpu"), "must leave the run within the memory that is free")
@@ -95,7 +95,7 @@ def test_auto_stores_the_chosen_batch_and_accumulation(attractor: Command, monke
     code, out, err = attractor("train", *sizes, *SHORT, "--batch-size=auto", "--out=roomy")
     assert code == 0, err
     assert out.splitlines()[0].startswith("batch_size=auto: accumulation=1 with batch_size=8, so that 8 sequences go")
-    monkeypatch.setattr(fit, "free_memory", lambda device: fit.RESERVED + 2**20)
+    monkeypatch.setattr(fit, "free_bytes", lambda device: fit.RESERVED + 2**20)
     code, out, err = attractor("train", *sizes, *SHORT, "--batch-size=auto", "--out=narrow")
     assert code == 0, err
     stored = [json.loads(Path(run, "config.json").read_text()) for run in ("roomy", "narrow")]

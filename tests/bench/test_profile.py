@@ -17,7 +17,7 @@ from attractor.bench.profile import MARK, REST, STEP, PartSeconds, profile_step,
 from attractor.errors import InputError
 from attractor.models import FastSlowConfig, TransformerConfig
 from attractor.train.config import TrainConfig
-from attractor.train.learner import Learner
+from attractor.train.trainer import Trainer
 
 CPU = torch.device("cpu")
 CONFIG = TrainConfig(
@@ -89,15 +89,15 @@ class Sleeping(torch.autograd.Function):
 def test_each_second_belongs_to_the_part_that_took_it(
     place: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = Learner.__init__
+    built = Trainer.__init__
 
-    def slowed(run: Learner, *arguments: Any) -> None:
+    def slowed(run: Trainer, *arguments: Any) -> None:
         built(run, *arguments)
         module = run.model.blocks[0].get_submodule(place)
         forward = module.forward
         module.forward = lambda *args: Sleeping.apply(forward(*args))
 
-    monkeypatch.setattr(Learner, "__init__", slowed)
+    monkeypatch.setattr(Trainer, "__init__", slowed)
     monkeypatch.setattr(profiling, "WARM_UP", 1)
     profile = profile_step(CONFIG, CPU, tmp_path / "trace.json.gz", n_steps=1)
     assert profile.parts[part].forward >= 0.3
@@ -107,14 +107,14 @@ def test_each_second_belongs_to_the_part_that_took_it(
 
 
 def test_profiling_does_not_change_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[Learner] = []
-    built = Learner.__init__
+    runs: list[Trainer] = []
+    built = Trainer.__init__
 
-    def noted(run: Learner, *arguments: Any) -> None:
+    def noted(run: Trainer, *arguments: Any) -> None:
         built(run, *arguments)
         runs.append(run)
 
-    monkeypatch.setattr(Learner, "__init__", noted)
+    monkeypatch.setattr(Trainer, "__init__", noted)
     profile_step(CONFIG, CPU, tmp_path / "trace.json.gz", n_steps=1)
     (run,) = runs
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in run.model.modules())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attractor.models import FastSlow, FastSlowConfig
-from attractor.models.vitals import Vitals
+from attractor.models.diagnostics import Diagnostics
 from attractor.train.config import TrainConfig
 from papers.fast_slow.probes.timescales import N_SEQUENCES, jacobian, timescales_of_run
 
@@ -54,7 +54,7 @@ def test_column_sums_are_those_of_the_whole_jacobian(fast_slow: TrainConfig) -> 
     model = built(fast_slow)
     tokens = torch.randint(320, (1, 9), generator=torch.Generator().manual_seed(0))
     sums = []
-    for post, u in Vitals(model, partial(model.hidden, tokens)).posts():
+    for post, u in Diagnostics(model, partial(model.hidden, tokens)).posts():
         formed = torch.autograd.functional.jacobian(post, u.detach())
         sums.append(formed.reshape(u.numel(), u.numel()).sum(0))
     expected = torch.cat(sums)

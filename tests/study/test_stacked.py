@@ -19,13 +19,13 @@ from attractor.attention.config import AttentionConfig
 from attractor.attention.stage import Coupling, HeadLayout
 from attractor.errors import InputError, RunInterrupted, RunStopped
 from attractor.kernels import cross_entropy
-from attractor.models import Transformer
+from attractor.models import FastSlowConfig, RecursiveConfig, Transformer
 from attractor.runs.run_folder import RunFolder
 from attractor.study.launch import Job
 from attractor.study.stacked import groups, launch, prefer_stacked, stackable, train_stacked
 from attractor.tasks import Batch
 from attractor.tasks.recall import Recall
-from attractor.train import checkpoint, learner
+from attractor.train import checkpoint, trainer
 from attractor.train import stacked as train_module
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import Run, train
@@ -139,7 +139,7 @@ def test_a_compiled_stack_equals_the_ordinary_loop(
     jobs = jobs_of(config.replace(compile=True), tmp_path / "stacked")
     for job in jobs:
         train(job.config.replace(compile=False), tmp_path / job.path.name, RUNTIME)
-    monkeypatch.setattr(learner, "compiler", lambda *_: lambda loss: torch.compile(loss, backend=stand_in))
+    monkeypatch.setattr(trainer, "compiler", lambda *_: lambda loss: torch.compile(loss, backend=stand_in))
     assert train_stacked(jobs, RUNTIME) == {}
     assert len(graphs) == 1
     for job in jobs:
@@ -190,9 +190,8 @@ def alone(config: TrainConfig, model: Transformer, batch: Batch, accumulation: i
     return total
 
 
-def assert_rows(stack: Stack, models: Sequence[Transformer], wanted: Sequence[Transformer]) -> None:
-    for row, (model, other) in enumerate(zip(models, wanted, strict=True)):
-        stack.hand_back(row)
+def assert_rows(models: Sequence[Transformer], wanted: Sequence[Transformer]) -> None:
+    for model, other in zip(models, wanted, strict=True):
         for (name, w), v in zip(model.named_parameters(), other.parameters(), strict=True):
             torch.testing.assert_close(w, v, atol=1e-4, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}")
 
@@ -209,7 +208,7 @@ def test_every_model_counts_its_own_scored_targets(text: TrainConfig, accumulati
     wanted = [text.model.build(seed) for seed in range(3)]
     losses = [alone(text, model, batch, accumulation) for model, batch in zip(wanted, batches, strict=True)]
     torch.testing.assert_close(found[0], torch.tensor(losses))
-    assert_rows(stack, models, wanted)
+    assert_rows(models, wanted)
 
 
 def test_a_model_without_scored_targets_does_not_move(text: TrainConfig) -> None:
@@ -243,7 +242,7 @@ def test_padding_to_the_longest_of_all_models_changes_nothing(
     wanted = [config.model.build(seed) for seed in range(3)]
     losses = [alone(config, model, batch, 1) for model, batch in zip(wanted, batches, strict=True)]
     torch.testing.assert_close(found[0], torch.tensor(losses))
-    assert_rows(stack, models, wanted)
+    assert_rows(models, wanted)
     assert side_by_side(batches).inputs.shape == (3, 4, 8)
 
 
@@ -260,7 +259,7 @@ def test_large_logits_are_computed_model_by_model(
     for module in (cross_entropy, train_module):
         monkeypatch.setattr(module, "SMALL", 100)
     torch.testing.assert_close(stack.take_step(batches, 1, rate=0.01)[0], torch.tensor(losses))
-    assert_rows(stack, models, wanted)
+    assert_rows(models, wanted)
 
 
 def test_rows_of_models_are_aligned_and_independent(text: TrainConfig) -> None:
@@ -281,7 +280,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, set[int]], None]
     """Make the loss of one seed NaN in these steps, counted from 0, in either loop."""
 
     def arrange(seed: int, steps: set[int]) -> None:
-        losses, gradients, step = Stack._losses, Run.gradients, StackedTraining.take_step
+        losses, gradients, step = Stack.losses_of, Run.gradients, StackedTraining.take_step
         now = 0
 
         def at_step(together: StackedTraining) -> None:
@@ -300,7 +299,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, set[int]], None]
             return loss * float("nan") if bad else loss
 
         monkeypatch.setattr(StackedTraining, "take_step", at_step)
-        monkeypatch.setattr(Stack, "_losses", poisoned_losses)
+        monkeypatch.setattr(Stack, "losses_of", poisoned_losses)
         monkeypatch.setattr(Run, "gradients", poisoned_gradients)
 
     return arrange
@@ -458,6 +457,10 @@ def test_a_stacked_run_is_read_as_any_other_and_marked_as_stacked(text: TrainCon
     assert sizes[0] == pytest.approx(sizes[1], rel=0.02), "the moments of one run, not of all"
 
 
+FAST_SLOW = FastSlowConfig(d_model=16, n_heads=2, d_ff=32, max_seq_len=64)
+RECURSIVE = RecursiveConfig(d_model=16, n_heads=2, d_ff=32, max_seq_len=64, blank=None, n_iterations=6, n_segments=3)
+
+
 @dataclass(frozen=True)
 class Peeking(Coupling):
     """A coupling that reads a value of a tensor, which vmap does not allow."""
@@ -479,6 +482,18 @@ class PeekingCoupling(nn.Module):
         ({"precision": "fp16"}, "fp16"),
         ({"activation_checkpointing": True}, "checkpointing"),
         ({"d_ff": 10_000_000}, "parameters is too large to stack"),
+        ({"ema": 0.9}, "an average of the weights is that of one model"),
+        ({"quack": 0.5}, "the step of one optimizer"),
+        ({"qk_rate": 0.1}, "the step of one optimizer"),
+        ({"qk_clip": 1.0}, "the step of one optimizer"),
+        ({"optimizer": "muon"}, "the matrices of one model"),
+        ({"sigma_reparam": True}, "a state beside its parameters"),
+        ({"regularizer": "spectral"}, "the gradients of one model"),
+        ({"model": FAST_SLOW}, None),
+        ({"model": FAST_SLOW, "gate_lr": 0.1}, "rate of their own"),
+        ({"model": FAST_SLOW, "frozen": True}, "not trained"),
+        ({"model": FAST_SLOW, "equilibrium": "deq"}, "vmap"),
+        ({"model": RECURSIVE}, "each run carries the states of its own batch from step to step"),
         ({"attention": AttentionConfig(couple=Peeking())}, "cannot be vmapped: "),
         ({"n_classes": 2}, None),
         ({"precision": "bf16"}, None),

@@ -17,9 +17,9 @@ from attractor.study.launch import Job, carry_out
 from attractor.study.torchrun import launch
 from attractor.train import ranks
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.learner import StepResult
 from attractor.train.loop import Run
 from attractor.train.ranks import Ranks
+from attractor.train.trainer import StepResult
 
 LISTENS = "0A"  # this is the state of a listening socket in /proc/net/tcp
 on_linux = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="processes are seen through /proc")

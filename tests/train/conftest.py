@@ -9,7 +9,6 @@ from same_runs import interrupting
 from torch import Tensor
 
 from attractor.models import TransformerConfig
-from attractor.tasks import Batch
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import Run
@@ -53,24 +52,33 @@ def interrupt_during(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[int]
 
 
 @pytest.fixture
-def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[int], str], None]:
+def change_losses(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Run, Tensor], Tensor]], None]:
+    """Give each micro-batch of further runs the loss that a function returns for the run and the real loss."""
+
+    def arrange(changed: Callable[[Run, Tensor], Tensor]) -> None:
+        gradients = Run.gradients
+        monkeypatch.setattr(Run, "gradients", lambda run, batch, share: changed(run, gradients(run, batch, share)))
+
+    return arrange
+
+
+@pytest.fixture
+def spoil(
+    change_losses: Callable[[Callable[[Run, Tensor], Tensor]], None],
+) -> Callable[[Iterable[int], str], None]:
     """Make the loss NaN, or one entry of the gradient infinite, in these steps, counted from 0."""
 
     def arrange(steps: Iterable[int], what: str) -> None:
-        chosen, gradients = set(steps), Run.gradients
+        chosen = set(steps)
 
-        def spoiled(run: Run, batch: Batch, share: float) -> Tensor:
-            loss = gradients(run, batch, share)
-            if run.step not in chosen:
-                return loss
-            if what == "gradient":
+        def spoiled(run: Run, loss: Tensor) -> Tensor:
+            if run.step in chosen and what == "gradient":
                 grad = run.model.embedding.weight.grad
                 assert grad is not None
                 grad[0, 0] = math.inf
-                return loss
-            return loss * math.nan
+            return loss * math.nan if run.step in chosen and what == "loss" else loss
 
-        monkeypatch.setattr(Run, "gradients", spoiled)
+        change_losses(spoiled)
 
     return arrange
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from attractor.runs.run_folder import RunFolder
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
-from attractor.train.learner import StepResult
 from attractor.train.loop import Run
+from attractor.train.trainer import StepResult
 
 MEASURED = {"tokens_per_second", "peak_memory_bytes", "wall_seconds"}  # fields that differ even between equal runs
 

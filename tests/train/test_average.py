@@ -1,21 +1,16 @@
-"""The average of a run's weights: its formula, when it replaces the weights, and resumption from the trained
-weights."""
+"""The average of a run's weights: its formula, and when it replaces the weights."""
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from same_runs import newest_tensors
 from torch import nn
 
-from attractor.errors import InputError, RunInterrupted
 from attractor.runs.run_folder import RunFolder
 from attractor.train.average import Average
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import Run, train
-from attractor.train.stacked_loop import stackable
 
 
 def test_the_average_is_the_weighted_mean_of_all_weights_since_the_start() -> None:
@@ -66,16 +61,10 @@ def test_the_average_replaces_the_weights_for_a_while_and_restores_them_bit_for_
     assert torch.equal(model.weight, trained)
 
 
-def newest(folder: Path) -> dict[str, Any]:
-    path = max((folder / "checkpoints").glob("step-*"))
-    stored = torch.load(path / "optimizer.pt", weights_only=True)
-    return {"weights": load_file(path / "model.safetensors"), "trained": stored["trained"], "states": stored}
-
-
 def test_checkpoints_and_validation_use_the_average(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
     averaged, plain = config.replace(ema=0.9), config
     summary, _ = train(averaged, tmp_path / "averaged", runtime), train(plain, tmp_path / "plain", runtime)
-    found, usual = newest(tmp_path / "averaged"), newest(tmp_path / "plain")
+    found, usual = newest_tensors(tmp_path / "averaged"), newest_tensors(tmp_path / "plain")
     assert usual["trained"] == {}
     for name, weights in usual["weights"].items():
         assert torch.equal(found["trained"][name], weights)  # the average changes nothing in training
@@ -89,33 +78,5 @@ def test_checkpoints_and_validation_use_the_average(config: TrainConfig, runtime
 def test_an_average_with_decay_zero_equals_the_weights(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
     summaries = [train(config.replace(ema=ema), tmp_path / str(ema), runtime) for ema in (0.0, None)]
     assert summaries[0]["valid_loss"] == summaries[1]["valid_loss"]
-    weights = [newest(tmp_path / name)["weights"] for name in ("0.0", "None")]
+    weights = [newest_tensors(tmp_path / name)["weights"] for name in ("0.0", "None")]
     assert all(torch.equal(weights[0][name], tensor) for name, tensor in weights[1].items())
-
-
-def test_resumed_is_uninterrupted(
-    config: TrainConfig, runtime: Runtime, tmp_path: Path, interrupt_during: Callable[[Iterable[int]], None]
-) -> None:
-    config = config.replace(ema=0.9)
-    train(config, tmp_path / "whole", runtime)
-    interrupt_during([3, 7])
-    for _ in range(2):
-        with pytest.raises(RunInterrupted):
-            train(config, tmp_path / "pieces", runtime)
-    train(config, tmp_path / "pieces", runtime)
-    whole, pieces = newest(tmp_path / "whole"), newest(tmp_path / "pieces")
-    for kind in ("weights", "trained"):
-        assert whole[kind].keys() == pieces[kind].keys()
-        assert all(torch.equal(tensor, pieces[kind][name]) for name, tensor in whole[kind].items())
-
-
-def test_invalid_decays_and_stacked_averages_are_refused(config: TrainConfig) -> None:
-    for decay in (-0.1, 1.0, float("nan")):
-        with pytest.raises(InputError, match="ema must be at least 0 and below 1, or None"):
-            config.replace(ema=decay)
-    for changes, rule in (({"ema_every": 0}, "an integer of at least 1"), ({"ema_every": 2}, "1 without an average")):
-        with pytest.raises(InputError, match=f"ema_every must be {rule}"):
-            config.replace(**changes)
-    without_dropout = config.replace(dropout=0.0)
-    assert stackable(without_dropout) is None
-    assert stackable(without_dropout.replace(ema=0.9)) == "an average of the weights is that of one model"

@@ -4,11 +4,14 @@ import os
 import signal
 import tempfile
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from torch import nn
 
+from attractor.attention.config import AttentionConfig
+from attractor.attention.stage import Coupling, HeadLayout
 from attractor.errors import RunInterrupted
 from attractor.models import TransformerConfig
 from attractor.runs.run_folder import RunFolder
@@ -68,14 +71,18 @@ def test_the_error_names_a_lack_of_memory(config: TrainConfig, temporary: Path) 
     assert not list(temporary.glob("attractor-*"))
 
 
-def test_the_error_names_a_process_that_died(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attractor.train.calibrate._answer", die)
+@dataclass(frozen=True)
+class Killing(Coupling):
+    """A stage that kills the process which builds it, as the system does where memory runs out."""
+
+    def build(self, layout: HeadLayout) -> nn.Module:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("no process outlives it")
+
+
+def test_the_error_names_a_process_that_died(config: TrainConfig) -> None:
     with pytest.raises(CalibrationError, match="ended from outside, as happens where memory runs out; try"):
-        calibrate(config, RUNTIME)
-
-
-def die(*_: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+        calibrate(config.replace(attention=AttentionConfig(couple=Killing())), RUNTIME)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -90,10 +90,10 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
     assert "using step-00000010" in note
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"format": 1}', '{"format": null, "sha256": {}}', '{"sha256": 3}'])
-def test_a_manifest_of_another_shape_is_damage(stopped: Path, content: str) -> None:
-    (stopped / "checkpoints/step-00000011/manifest.json").write_text(content)
-    assert checkpoint.newest_intact(stopped / "checkpoints", [].append) == stopped / "checkpoints/step-00000010"
+def test_a_manifest_of_another_shape_is_damage(stopped: Path) -> None:
+    for content in ("[]", "{}", '{"format": 1}', '{"format": null, "sha256": {}}', '{"sha256": 3}'):
+        (stopped / "checkpoints/step-00000011/manifest.json").write_text(content)
+        assert checkpoint.newest_intact(stopped / "checkpoints", [].append) == stopped / "checkpoints/step-00000010"
 
 
 def test_a_run_continues_from_the_previous_checkpoint_to_the_same_end(
@@ -146,22 +146,14 @@ def test_a_run_without_a_checkpoint_starts_at_the_beginning(tmp_path: Path) -> N
     assert checkpoint.newest_intact(tmp_path, [].append) is None
 
 
-@pytest.mark.parametrize(
-    ("other", "cure"), [(3, ", and its command 'runs convert' with --to plain$"), (4, "$"), (99, "$")]
-)
-def test_another_format_is_refused_rather_than_passed_over(stopped: Path, other: int, cure: str) -> None:
-    """Format 3 had shards; its run is converted by the version that wrote it."""
-    reseal(stopped / "checkpoints/step-00000011", format=other)
-    expected = rf"format must be 2, got {other} in '.*step-00000011'; use the version of attractor that wrote it{cure}"
+def test_another_format_is_refused_rather_than_passed_over(stopped: Path) -> None:
+    path = stopped / "checkpoints/step-00000011/manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["checksum"]
+    write_sealed(path, manifest | {"format": 3})  # as another version of this program would write it
+    expected = "format must be 2, got 3 in '.*step-00000011'; use the version of attractor that wrote it"
     with pytest.raises(InputError, match=expected):
         checkpoint.newest_intact(stopped / "checkpoints", [].append)
-
-
-def reseal(path: Path, **changes: object) -> None:
-    """Change the manifest and seal it again, as another version of this program would write it."""
-    manifest = json.loads((path / "manifest.json").read_text())
-    del manifest["checksum"]
-    write_sealed(path / "manifest.json", manifest | changes)
 
 
 @pytest.mark.parametrize("name", FILES)

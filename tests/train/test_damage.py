@@ -1,24 +1,36 @@
 """A resumed run sets damaged files aside, keeps the intact ones, and continues to the end of an undamaged run."""
 
+import shutil
+
 import pytest
 from same_runs import Listening
 
 from attractor.errors import InputError
 from attractor.runs.run_folder import RunFolder
 from attractor.train.checkpoint import list_checkpoints
-from attractor.train.config import Runtime, TrainConfig
+from attractor.train.config import Runtime
 from attractor.train.loop import train
 
 RUNTIME = Runtime(device="cpu", threads=1, save_every=2, keep=3, telemetry_every=None)
 
 
+@pytest.fixture(scope="module")
+def config(config):
+    return config.replace(n_steps=6, warmup_steps=1, eval_every=2)
+
+
+@pytest.fixture(scope="module")
+def whole(config, tmp_path_factory):
+    """Return the folder of a finished run, which no test changes."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    train(config, path, RUNTIME)
+    return path
+
+
 @pytest.fixture
-def config(tmp_path):
-    (tmp_path / "squares.txt").write_text("".join(f"{n} squared is {n * n}.\n" for n in range(3000)))
-    return TrainConfig().replace(
-        d_model=16, n_heads=2, n_layers=1, d_ff=16, n_steps=6, warmup_steps=1, batch_size=2, seq_len=16, eval_every=2,
-        corpus=str(tmp_path / "squares.txt"), eval_batches=2,
-    )  # fmt: skip
+def run(whole, tmp_path):
+    """Return a copy of the finished run."""
+    return shutil.copytree(whole, tmp_path / "run")
 
 
 def flip(path, at=-5):
@@ -34,17 +46,14 @@ def resumed(config, path):
     return [note for note in listening.notes if note.startswith("damaged")]
 
 
-def test_an_intact_run_is_left_as_it_is(config, tmp_path):
-    train(config, tmp_path / "run", RUNTIME)
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    assert resumed(config, tmp_path / "run") == []
-    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+def test_an_intact_run_is_left_as_it_is(config, run):
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert resumed(config, run) == []
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
-def test_a_damaged_run_ends_as_an_undamaged_one(config, tmp_path):
-    whole = train(config, tmp_path / "whole", RUNTIME)
-    train(config, tmp_path / "run", RUNTIME)
-    folder = tmp_path / "run"
+def test_a_damaged_run_ends_as_an_undamaged_one(config, whole, run):
+    folder = run
     newest = list_checkpoints(folder / "checkpoints")[-1]
     flip(newest / "model.safetensors")
     (folder / "summary.json").write_text("")
@@ -63,53 +72,49 @@ def test_a_damaged_run_ends_as_an_undamaged_one(config, tmp_path):
     assert resumed(config, folder) == []
 
     again = RunFolder.open(folder).summary()
-    assert again["valid_loss"] == whole["valid_loss"]
-    ends = [list_checkpoints(place / "checkpoints")[-1] / "model.safetensors" for place in (folder, tmp_path / "whole")]
+    assert again["valid_loss"] == RunFolder.open(whole).summary()["valid_loss"]
+    ends = [list_checkpoints(place / "checkpoints")[-1] / "model.safetensors" for place in (folder, whole)]
     assert ends[0].read_bytes() == ends[1].read_bytes()
     steps = [record["step"] for record in RunFolder.open(folder).metrics() if "valid_loss" in record]
     assert steps == sorted(set(steps))
 
 
-def test_a_run_without_its_configuration_or_in_use_is_refused(config, tmp_path):
-    train(config, tmp_path / "run", RUNTIME)
-    (tmp_path / "run" / "summary.json").write_text("{")
-    with RunFolder.open(tmp_path / "run").hold(), pytest.raises(InputError, match="must be free"):
-        resumed(config, tmp_path / "run")
-    assert (tmp_path / "run" / "summary.json").read_text() == "{"
-    (tmp_path / "run" / "config.json").write_text("{")
+def test_a_run_without_its_configuration_or_in_use_is_refused(config, run):
+    (run / "summary.json").write_text("{")
+    with RunFolder.open(run).hold(), pytest.raises(InputError, match="must be free"):
+        resumed(config, run)
+    assert (run / "summary.json").read_text() == "{"
+    (run / "config.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):
-        resumed(config, tmp_path / "run")
+        resumed(config, run)
 
 
-def test_files_set_aside_never_replace_those_set_aside_before(config, tmp_path):
-    train(config, tmp_path / "run", RUNTIME)
+def test_files_set_aside_never_replace_those_set_aside_before(config, run):
     for number in range(3):
-        (tmp_path / "run" / "summary.json").write_text(f"damaged {number}")
-        resumed(config, tmp_path / "run")
-    kept = sorted((tmp_path / "run").glob("summary.json.damaged*"))
+        (run / "summary.json").write_text(f"damaged {number}")
+        resumed(config, run)
+    kept = sorted(run.glob("summary.json.damaged*"))
     assert [path.read_text() for path in kept] == ["damaged 0", "damaged 1", "damaged 2"]
 
 
-def test_a_different_result_is_named_although_no_part_of_it_looks_damaged(config, tmp_path):
-    train(config, tmp_path / "run", RUNTIME)
-    path = tmp_path / "run" / "metrics.jsonl"
+def test_a_different_result_is_named_although_no_part_of_it_looks_damaged(config, run):
+    path = run / "metrics.jsonl"
     path.write_text(path.read_text().replace('"step": 2', '"step": 1', 1))
-    (line,) = resumed(config, tmp_path / "run")
+    (line,) = resumed(config, run)
     assert line.startswith("damaged: reports leave the run out: ")
-    assert f"metrics.jsonl of '{tmp_path / 'run'}' changed since the run was sealed" in line
+    assert f"metrics.jsonl of '{run}' changed since the run was sealed" in line
 
 
 @pytest.mark.parametrize(
     ("name", "consequence"),
     [("seal.json", []), ("checkpoints/best.json", ["best.json: written again from step-00000006"])],
 )
-def test_a_small_file_of_a_finished_run_is_set_aside_and_the_results_stay(config, tmp_path, name, consequence):
-    train(config, tmp_path / "run", RUNTIME)
-    summary, best = ((tmp_path / "run" / kept).read_bytes() for kept in ("summary.json", "checkpoints/best.json"))
-    (tmp_path / "run" / name).write_text("{")
+def test_a_small_file_of_a_finished_run_is_set_aside_and_the_results_stay(config, run, name, consequence):
+    summary, best = ((run / kept).read_bytes() for kept in ("summary.json", "checkpoints/best.json"))
+    (run / name).write_text("{")
     file = name.rpartition("/")[2]
     lines = [f"{file}: the file must hold one JSON object; it is kept as {file}.damaged", *consequence]
-    assert resumed(config, tmp_path / "run") == [f"damaged: {line}" for line in lines]
-    assert (tmp_path / "run" / "summary.json").read_bytes() == summary
-    assert (tmp_path / "run" / "checkpoints/best.json").read_bytes() == best
-    assert resumed(config, tmp_path / "run") == []
+    assert resumed(config, run) == [f"damaged: {line}" for line in lines]
+    assert (run / "summary.json").read_bytes() == summary
+    assert (run / "checkpoints/best.json").read_bytes() == best
+    assert resumed(config, run) == []

@@ -18,8 +18,8 @@ from attractor.runs.run_folder import RunFolder
 from attractor.train import loop
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.device_decisions import StepDecisions
-from attractor.train.learner import StepResult
 from attractor.train.loop import MAX_UNREAD, Run, train
+from attractor.train.trainer import StepResult
 from tiers import fast_alone
 
 Spoil = Callable[[Iterable[int], str], None]
@@ -83,15 +83,10 @@ def test_a_run_that_reads_late_equals_the_run_that_reads_at_once(
 
 
 def test_a_spike_is_noted_at_its_own_step(
-    config: TrainConfig, tmp_path: Path, late: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    config: TrainConfig, tmp_path: Path, late: Callable[[], None], change_losses: Callable
 ) -> None:
     """Criterion: a spike that is read late is in the metrics and the summary as if it had been read at once."""
-    gradients = Run.gradients
-
-    def spiking(run: Run, *args: Any) -> torch.Tensor:
-        return gradients(run, *args) + (30.0 if run.step == 55 else 0.0)
-
-    monkeypatch.setattr(Run, "gradients", spiking)
+    change_losses(lambda run, loss: loss + (30.0 if run.step == 55 else 0.0))
     config = config.replace(n_steps=60, eval_every=60, dropout=0.0)
     runtime = Runtime(device="cpu", log_every=30, telemetry_every=None)
     train(config, tmp_path / "at once", runtime)

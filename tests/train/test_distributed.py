@@ -21,7 +21,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from attractor.errors import InputError, RunInterrupted
+from attractor.errors import RunInterrupted
 from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models import FastSlowConfig, RecursiveConfig, TransformerConfig
 from attractor.runs.run_folder import RunFolder
@@ -31,8 +31,8 @@ from attractor.train.checkpoint import read_checkpoint
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
 from attractor.train.distributed import OPEN_RENDEZVOUS, STORE, World, end_process
-from attractor.train.learner import StepResult
 from attractor.train.loop import Run, train
+from attractor.train.trainer import StepResult
 
 N_PROCESSES = 2
 RUNTIME = Runtime(device="cpu", threads=1, log_every=1, telemetry_every=5)
@@ -401,11 +401,6 @@ def test_steps_and_processes_draw_different_random_numbers_and_the_same_again() 
     assert len(set(numbers)) == 4
     assert numbers == [drawn(rank, step) for rank in (0, 1) for step in (0, 1)]
     torch.set_rng_state(before)
-
-
-def test_an_unknown_parallel_mode_is_refused() -> None:
-    with pytest.raises(InputError, match="unknown parallel 'fdsp'; did you mean 'fsdp'"):
-        Runtime(parallel="fdsp")
 
 
 def main(root: Path, corpus: str, what: Callable[..., Any] | str | None = None) -> None:

@@ -17,13 +17,12 @@ from attractor.errors import InputError, RunInterrupted, RunStopped
 from attractor.runs.run_folder import RunFolder
 from attractor.study.launch import Job
 from attractor.study.stacked import train_stacked
-from attractor.tasks import Batch
 from attractor.train.checkpoint import TrainState, list_checkpoints
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.device_decisions import all_finite
 from attractor.train.display import Display
-from attractor.train.learner import StepResult
 from attractor.train.loop import Run, train
+from attractor.train.trainer import StepResult
 
 ROLLBACK = Runtime(device="cpu", log_every=1, save_every=3, on_divergence="rollback", telemetry_every=4)
 
@@ -54,17 +53,12 @@ def overflow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Run], bool]
 
 
 @pytest.fixture
-def spoil_data(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[int]], None]:
+def spoil_data(change_losses: Callable) -> Callable[[Iterable[int]], None]:
     """Make the loss NaN on these batches of the data, counted from 0, at whichever step they are read."""
 
     def arrange(numbers: Iterable[int]) -> None:
-        chosen, gradients = set(numbers), Run.gradients
-
-        def spoiled(run: Run, batch: Batch, share: float) -> Tensor:
-            loss = gradients(run, batch, share)
-            return loss * math.nan if run.step + run.state.n_skipped_batches in chosen else loss
-
-        monkeypatch.setattr(Run, "gradients", spoiled)
+        chosen = set(numbers)
+        change_losses(lambda run, loss: loss * math.nan if run.number_of_batch(run.step) in chosen else loss)
 
     return arrange
 

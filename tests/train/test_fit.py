@@ -12,7 +12,7 @@ from attractor.tasks.text import Text
 from attractor.train import fit
 from attractor.train.calibrate import OutOfMemory
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.fit import Room, auto_batch, free_memory, refuse_side_by_side
+from attractor.train.fit import FreeMemory, auto_batch, free_by_limit, free_bytes
 from attractor.train.loop import train
 from attractor.train.memory import ProcessLayout, planned_memory
 
@@ -21,16 +21,16 @@ CONFIG = TrainConfig(MODEL, Text(), n_steps=4, batch_size=12, seq_len=64, warmup
 CPU = torch.device("cpu")
 
 
-def room(free: int | None, processes: ProcessLayout | None = None) -> Room:
-    return Room(CPU, processes or ProcessLayout(), free, free)
+def memory_of(free: int | None, processes: ProcessLayout | None = None) -> FreeMemory:
+    return FreeMemory(CPU, processes or ProcessLayout(), free, free)
 
 
 def test_a_run_that_fits_to_the_byte_is_not_refused() -> None:
     needed = planned_memory(CONFIG).total
-    assert room(needed).refuse_oversized(CONFIG).total == needed
-    assert room(None).refuse_oversized(CONFIG).total == needed
+    assert memory_of(needed).refuse_oversized(CONFIG).total == needed
+    assert memory_of(None).refuse_oversized(CONFIG).total == needed
     with pytest.raises(InputError, match="free on cpu; give accumulation=2, or a smaller batch_size"):
-        room(needed - 1).refuse_oversized(CONFIG)
+        memory_of(needed - 1).refuse_oversized(CONFIG)
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_the_field_that_takes_most_memory_is_named_with_a_remedy(
 ) -> None:
     """Criterion: one line names the field, its value, the needed and the free memory, and a next step."""
     with pytest.raises(InputError) as refused:
-        room(free).refuse_oversized(CONFIG.replace(**changes))
+        memory_of(free).refuse_oversized(CONFIG.replace(**changes))
     text = str(refused.value)
     assert "\n" not in text
     for part in [*parts, "it needs at least", "are free on cpu; give "]:
@@ -66,28 +66,29 @@ def test_the_field_that_takes_most_memory_is_named_with_a_remedy(
 
 def test_the_suggested_remedy_makes_the_run_fit() -> None:
     config, free = CONFIG.replace(batch_size=64), 2**23
-    smaller = room(free).smaller_micro_batch(config)
+    smaller = memory_of(free).smaller_micro_batch(config)
     assert smaller is not None
-    assert room(free).holds(smaller)
-    assert not room(free).holds(config.replace(accumulation=smaller.accumulation // 2))
+    assert memory_of(free).holds(smaller)
+    assert not memory_of(free).holds(config.replace(accumulation=smaller.accumulation // 2))
     with pytest.raises(InputError, match=f"give accumulation={smaller.accumulation}, or"):
-        room(free).refuse_oversized(config)
+        memory_of(free).refuse_oversized(config)
 
 
 def test_plenty_of_memory_is_more_than_the_plan_needs() -> None:
     for config in (CONFIG, CONFIG.replace(attention="coupled-euler"), CONFIG.replace(softcap=9.0, batch_size=2)):
         needed = planned_memory(config).total
-        assert not room(needed).is_plenty([config]), "the answer that takes no time is on the safe side"
-        assert room(2**40).is_plenty([config] * 4, 4)
+        assert memory_of(needed).refuse_any([config]), "the answer that takes no time is on the safe side"
+        assert not memory_of(2**40).refuse_any([config] * 4, 4)
 
 
 def test_runs_side_by_side_are_added_up() -> None:
     small, large = planned_memory(CONFIG), planned_memory(CONFIG.replace(batch_size=48))
-    refuse_side_by_side([small, large], 2, small.total + large.total)
-    refuse_side_by_side([small, large], 4, small.total + large.total)
-    refuse_side_by_side([small, large], 2, None)
+    both = memory_of(small.total + large.total)
+    both.refuse_side_by_side([small, large], 2)
+    both.refuse_side_by_side([small, large], 4)
+    memory_of(None).refuse_side_by_side([small, large], 2)
     with pytest.raises(InputError, match=r"workers must be few enough .* got 2: .* give --workers 1, or smaller runs"):
-        refuse_side_by_side([small, large], 2, small.total + large.total - 1)
+        memory_of(small.total + large.total - 1).refuse_side_by_side([small, large], 2)
 
 
 def write(path: Path, text: str) -> None:
@@ -115,16 +116,16 @@ def test_a_limit_of_a_control_group_counts(group: str, files: dict[str, str], ex
     write(tmp_path / "proc/self/cgroup", group + "\n")
     for name, text in files.items():
         write(tmp_path / "groups" / name, text)
-    assert min(fit._free_by_limit(tmp_path / "proc", tmp_path / "groups")) == expected
+    assert min(free_by_limit(tmp_path / "proc", tmp_path / "groups")) == expected
 
 
 def test_unknown_free_memory_refuses_nothing(tmp_path: Path) -> None:
-    assert list(fit._free_by_limit(tmp_path, tmp_path)) == []
-    assert free_memory(torch.device("meta")) is None
+    assert list(free_by_limit(tmp_path, tmp_path)) == []
+    assert free_bytes(torch.device("meta")) is None
 
 
 def with_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
-    monkeypatch.setattr(fit, "free_memory", lambda device: free)
+    monkeypatch.setattr(fit, "free_bytes", lambda device: free)
 
 
 @pytest.mark.parametrize("factor", [100.0, 0.9, 0.5, 0.2])
@@ -137,7 +138,7 @@ def test_auto_finds_the_largest_micro_batch_and_keeps_the_batch(factor: float, m
     found = auto_batch(config, Runtime("cpu"), ProcessLayout())
     assert found.replace(accumulation=3) == config
     fitting = [
-        n for n in (1, 2, 3, 4, 6, 12) if room(int(factor * needed)).holds(CONFIG.replace(accumulation=n), margin)
+        n for n in (1, 2, 3, 4, 6, 12) if memory_of(int(factor * needed)).holds(CONFIG.replace(accumulation=n), margin)
     ]
     assert found.accumulation == min(fitting, default=12)
 
@@ -178,6 +179,8 @@ def test_on_a_gpu_the_micro_batch_is_halved_after_each_lack_of_memory(
         if config.accumulation < 6:
             raise OutOfMemory("out of memory")
 
+    with_free(monkeypatch, 2**40)
+    monkeypatch.setattr(fit, "resolve_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr(fit, "calibrate", measured)
-    assert fit._verified(CONFIG, Runtime("cpu")).accumulation == 12
+    assert auto_batch(CONFIG, Runtime("cuda"), ProcessLayout()).accumulation == 12
     assert tried == [1, 2, 4, 12], "divisors of 12, each at least twice the one before"

@@ -1,18 +1,15 @@
 """FastSlow's gate has its own learning rate on the schedule of the run, and no weight decay."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from attractor.errors import InputError
 from attractor.models import FastSlowConfig
 from attractor.train.config import TrainConfig
 from attractor.train.loop import train
 from attractor.train.optimizer import build_optimizer, optimizer_groups, set_rate
-from attractor.train.stacked_loop import stackable
 
 MODEL = FastSlowConfig(d_model=16, n_heads=2, d_ff=32, max_seq_len=64)
 
@@ -54,42 +51,6 @@ def test_a_gate_moves_by_about_the_sum_of_its_rates_at_most(fast_slow: TrainConf
         gates[name] = abs(float(model.get_parameter("injection.gate").detach()))
     assert 0 < gates["the run's"] <= 1.1 * 12 * 1e-3
     assert 12 * 1e-3 < gates["own"] <= 1.1 * 12 * 0.5
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"gate_lr": 0.0}, "gate_lr must be positive"),
-        (
-            {"gate_lr": 0.1, "frozen": True},
-            "gate_lr must be None for a model of the family fast-slow, which has no gate",
-        ),
-        ({"pool_factor": 16}, "pool_factor must be below seq_len=16, got 16"),
-        ({"pool_factor": 20}, "pool_factor must be below seq_len=16, got 20"),
-    ],
-)
-def test_an_invalid_gate_rate_is_refused(fast_slow: TrainConfig, changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(InputError, match=named):
-        fast_slow.replace(**changes)
-
-
-def test_a_field_of_another_family_is_named_as_such(fast_slow: TrainConfig, config: TrainConfig) -> None:
-    with pytest.raises(InputError, match="n_layers must be left out with a model of the family fast-slow"):
-        fast_slow.replace(n_layers=3)
-    with pytest.raises(InputError, match="n_rounds must be left out with a model of the family transformer"):
-        config.replace(n_rounds=3)
-
-
-def test_a_model_without_a_gate_has_no_rate_for_one(config: TrainConfig) -> None:
-    with pytest.raises(InputError, match="gate_lr must be None for a model of the family transformer"):
-        config.replace(gate_lr=0.1)
-
-
-def test_runs_with_a_gate_rate_frozen_or_deq_models_are_not_stacked(fast_slow: TrainConfig) -> None:
-    assert stackable(fast_slow) is None
-    assert "rate of their own" in (stackable(fast_slow.replace(gate_lr=0.1)) or "")
-    assert "not trained" in (stackable(fast_slow.replace(frozen=True)) or "")
-    assert "vmap" in (stackable(fast_slow.replace(equilibrium="deq")) or "")
 
 
 def test_the_gate_of_a_frozen_model_stays_shut(fast_slow: TrainConfig, tmp_path: Path) -> None:

@@ -1,13 +1,21 @@
-"""The description of the machine: devices, memory, and the share of peak FLOPs."""
+"""The machine of a run: devices, memory, the share of peak FLOPs, and the console."""
 
 import os
+from io import StringIO
 
 import pytest
 import torch
+from rich.console import Console
 
 from attractor.errors import InputError
-from attractor.train.console import in_numbers
-from attractor.train.hardware import PeakMemory, model_flops_utilisation, resolve_device, slow_precision, time_of_a_gpu
+from attractor.train.display import LiveConsole, in_numbers
+from attractor.train.hardware import (
+    PeakMemory,
+    model_flops_utilisation,
+    resolve_device,
+    slow_precision,
+    time_of_a_gpu,
+)
 
 
 @pytest.mark.parametrize("name", ["cud", "gpu", "", "cuda:99"])
@@ -71,3 +79,20 @@ def test_an_earlier_and_higher_peak_does_not_hide_a_later_one() -> None:
     memory = PeakMemory(torch.device("cpu"))
     held = torch.ones(30_000_000)
     assert 0.95 * held.nbytes < memory.read() < 1.3 * held.nbytes
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_log_has_regular_lines_of_steps(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    """Criterion: lines also appear between the logged steps. A terminal has a progress bar and no such line."""
+    monkeypatch.setattr("attractor.console.SECONDS_BETWEEN", 0.0)
+    said = StringIO()
+    live = LiveConsole(Console(file=said, force_terminal=terminal, width=120))
+    live.begin({"label": "gated", "n_parameters": 1, "device": "cpu", "threads": 1, "data": "text"}, 0, 100)
+    live.taken(1)
+    live.step({"step": 10, "loss": 2.5})
+    live.taken(11)
+    live.step({"step": 20, "loss": None})
+    live.taken(21)
+    live.end()
+    for line in ("step      1\n", "step     11  loss 2.500", "step     21  loss not finite"):
+        assert (line in said.getvalue()) != terminal, line

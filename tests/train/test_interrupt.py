@@ -130,7 +130,7 @@ def slow(*_):
     print("begun", flush=True)
     while True:
         sum(range(10_000))
-fit.Room.refuse_oversized = slow
+fit.FreeMemory.refuse_oversized = slow
 from attractor import cli
 sys.argv = ["attractor", "plan", "--device=cpu"]
 cli.main()

@@ -1,4 +1,4 @@
-"""SIGKILL of real processes loses only steps, and a run has one process. `make stress` kills far more often."""
+"""SIGKILL of real processes and power cuts lose only steps, and a run has one process. `make stress` does more."""
 
 import os
 import signal
@@ -12,6 +12,7 @@ from attractor.study.launch import Job, launch
 from attractor.train.config import Runtime, TrainConfig
 from processes import in_fresh_process
 from stress.kill_resume import kill_and_compare, start
+from stress.power_cut import cut_and_compare
 
 
 @pytest.mark.slow
@@ -49,3 +50,9 @@ def test_a_run_under_way_is_refused_to_a_second_process(config: TrainConfig, tmp
         first.communicate(timeout=120)
     assert first.returncode == 0
     assert RunFolder.open(folder).finished
+
+
+@pytest.mark.slow
+def test_what_a_power_cut_leaves_is_resumed_and_ends_as_an_undisturbed_run(tmp_path: Path) -> None:
+    """Criterion: `cut_and_compare` states what must hold. The second cut comes in the resumed run."""
+    in_fresh_process(cut_and_compare, tmp_path, n_cuts=2, seed=0)

@@ -10,12 +10,14 @@ from torch.optim import AdamW
 
 import attractor
 from attractor.attention import PRESETS
+from attractor.attention.position import LearnedPositions
 from attractor.errors import InputError
 from attractor.models import TransformerConfig
 from attractor.train.config import TrainConfig
 from attractor.train.optimizer import optimizer_groups
 
 TINY = TransformerConfig(vocab_size=32, d_model=32, n_heads=4, n_layers=1, d_ff=24)
+MAPS = (nn.Linear, nn.Embedding, LearnedPositions)
 COUPLED = tuple(name for name in PRESETS if name.startswith("coupled"))
 
 
@@ -44,7 +46,12 @@ def decay_by_name(model: nn.Module, weight_decay: float = 0.1) -> dict[str, floa
 
 @pytest.mark.parametrize("attention", PRESETS)
 def test_the_groups_partition_the_parameters_of_every_model(attention: str) -> None:
-    for model in (TINY.replace(attention=attention).build(), Foreign(attention)):
+    """Criterion: in our models exactly the weights of linear maps and embeddings decay, and no norms, biases, step
+    sizes or lambda vectors, whatever their shape."""
+    ours = TINY.replace(attention=attention, positions="learned", qkv_bias=False).build()
+    maps = [name for name, module in ours.named_modules() if isinstance(module, MAPS)]
+    assert {name for name, value in decay_by_name(ours).items() if value} == {f"{name}.weight" for name in maps}
+    for model in (ours, Foreign(attention)):
         groups = attractor.parameter_groups(model, 0.1)
         held = [parameter for group in groups for _, parameter in group["params"]]
         assert len({*map(id, held)}) == len(held)

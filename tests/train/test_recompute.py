@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attractor.errors import InputError
 from attractor.models import FastSlowConfig, TransformerConfig
 from attractor.models.language_model import LanguageModel
 from attractor.train.config import Runtime, TrainConfig
@@ -132,10 +131,3 @@ def test_a_run_checkpoints_as_its_config_says(config: TrainConfig, runtime: Runt
     assert same(weights[0], weights[2])
     assert "recompute" not in config.replace(**WAYS["blocks"]).to_dict()
     assert config.replace(**WAYS["cheap"]).to_dict()["recompute"] == "cheap"
-
-
-def test_a_setting_without_effect_is_refused(config: TrainConfig) -> None:
-    with pytest.raises(InputError, match="recompute must be 'blocks' without activation_checkpointing, got 'cheap'"):
-        config.replace(recompute="cheap")
-    with pytest.raises(InputError, match="unknown choice of what to recompute 'cheep'; did you mean 'cheap'"):
-        config.replace(activation_checkpointing=True, recompute="cheep")

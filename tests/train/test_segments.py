@@ -1,6 +1,6 @@
 """Deep supervision: a batch stays for its segments, each of which starts where the one before ended."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,20 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from same_runs import build_run, newest_tensors, same
+from same_runs import build_run, newest_tensors
 from torch import Tensor
 
-from attractor.errors import RunInterrupted
-from attractor.models import AKOrNConfig, ItrSAConfig, RecursiveConfig
-from attractor.tasks import Batch
+from attractor.models import ItrSAConfig, RecursiveConfig
 from attractor.tasks.sudoku import Sudoku
-from attractor.train.checkpoint import list_checkpoints, read_checkpoint
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.distributed import World
 from attractor.train.loop import Run, train
 from attractor.train.plan import plan_run
 from attractor.train.segments import Segments
-from attractor.train.stacked_loop import stackable
 
 SHAPE: dict[str, Any] = {"d_model": 8, "n_heads": 2, "max_seq_len": 16, "blank": None, "vocab_size": 5}
 MODEL = RecursiveConfig(**SHAPE, d_ff=12, n_layers=1, n_inner=2, n_iterations=6, n_segments=3)
@@ -81,20 +77,6 @@ def test_a_checkpoint_within_a_batch_holds_the_state_and_those_of_other_families
     assert "segments" not in newest_tensors(tmp_path / "itrsa")
 
 
-def test_a_checkpoint_within_a_batch_is_resumed_to_the_same_weights(
-    tmp_path: Path, interrupt_during: Callable[[Iterable[int]], None]
-) -> None:
-    train(CONFIG, tmp_path / "whole", RUNTIME)
-    interrupt_during([3])  # the first of three segments of its batch
-    with pytest.raises(RunInterrupted):
-        train(CONFIG, tmp_path / "parts", RUNTIME)
-    train(CONFIG, tmp_path / "parts", RUNTIME)
-    ends = [list_checkpoints(tmp_path / name / "checkpoints")[-1] for name in ("whole", "parts")]
-    whole, parts = (list(read_checkpoint(path)[:2]) for path in ends)
-    assert whole[1]["segments"]["number"] == 2
-    assert same(whole, parts)
-
-
 def test_a_state_is_carried_within_its_batch_alone() -> None:
     segments, state = Segments(3, World()), torch.ones(2, 3)
     segments.begin(4)
@@ -125,24 +107,15 @@ def test_processes_share_the_rows_of_a_stored_state() -> None:
     assert segments.carried() == ()
 
 
-def test_runs_with_segments_are_not_stacked() -> None:
-    conv = AKOrNConfig(vocab_size=5, d_model=16, n_heads=2, d_ff=16, max_seq_len=16, blank=None, coupling="conv")
-    board = TrainConfig(model=conv, task=Sudoku(board_size=4), seq_len=16)
-    assert stackable(board) is None or "vmapped" in str(stackable(board))  # its length fits, though 2 tokens do not
-    assert stackable(CONFIG) == "each run carries the states of its own batch from step to step"
-
-
-def test_a_rollback_skips_whole_batches_of_a_recursive_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollback_skips_whole_batches_of_a_recursive_model(tmp_path: Path, change_losses: Callable) -> None:
     """Criterion: the loss of batch 1, which stays for steps 3 to 5, is NaN. The run goes on with batch 2."""
-    gradients: Callable[..., Tensor] = Run.gradients
     read: list[int] = []
 
-    def spoiled(run: Run, batch: Batch, share: float) -> Tensor:
-        loss = gradients(run, batch, share)
+    def spoiled(run: Run, loss: Tensor) -> Tensor:
         read.append(run.number_of_batch(run.step))
         return loss * float("nan") if read[-1] == 1 else loss
 
-    monkeypatch.setattr(Run, "gradients", spoiled)
+    change_losses(spoiled)
     runtime = replace(RUNTIME, save_every=3, on_divergence="rollback", log_every=1)
     summary = train(CONFIG.replace(n_steps=9, max_bad_steps=2), tmp_path, runtime)
     assert summary["data_skipped"] == [[3, 3, 6]]

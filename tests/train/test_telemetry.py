@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from same_runs import Listening
+from same_runs import Listening, same
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
@@ -40,7 +40,7 @@ def test_a_run_is_the_same_to_the_bit_with_telemetry_or_without(
     first, second = (torch.load(path / "optimizer.pt", weights_only=True) for path in (one, other))
     assert first.pop("probe").keys() == {"blocks.0.attention"}
     assert second.pop("probe") == {}
-    assert equal(first, second)
+    assert same(first, second)
     records = RunFolder.open(tmp_path / "with").metrics()
     looks = [record for record in records if "max_logit" in record]
     n_heads = config.model.n_heads
@@ -57,31 +57,6 @@ def test_a_run_is_the_same_to_the_bit_with_telemetry_or_without(
     assert [r["loss"] for r in records if "loss" in r] == [
         r["loss"] for r in RunFolder.open(tmp_path / "without").metrics() if "loss" in r
     ]
-
-
-def equal(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return torch.equal(one, other) if isinstance(one, Tensor) else one == other
-
-
-def test_the_probe_records_of_a_resumed_run_are_those_of_an_uninterrupted_one(
-    config: TrainConfig, tmp_path: Path, interrupt_during: Callable
-) -> None:
-    """Criterion: every record is the same after interruptions at steps 5 and 9, between two records."""
-    train(config, tmp_path / "whole", TELEMETRY)
-    interrupt_during([5, 9])
-    for _ in range(2):
-        with pytest.raises(RunInterrupted):
-            train(config, tmp_path / "parts", TELEMETRY)
-    train(config, tmp_path / "parts", TELEMETRY)
-    whole, parts = (
-        [record for record in RunFolder.open(tmp_path / run).metrics() if "max_logit" in record]
-        for run in ("whole", "parts")
-    )
-    assert parts == whole
 
 
 def test_a_compiled_step_is_not_compiled_again_by_telemetry(config: TrainConfig, tmp_path: Path) -> None:
@@ -156,18 +131,12 @@ def test_noise_is_no_spike_and_a_jump_is_one_until_it_persists() -> None:
 
 
 def test_a_spike_is_recorded_at_its_step_and_survives_an_interruption(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupt_during: Callable
+    config: TrainConfig, tmp_path: Path, change_losses: Callable, interrupt_during: Callable
 ) -> None:
     """Criterion: this holds for a loss of 50 at step 58, which is not logged otherwise, with interruptions before and
     after it."""
     listening = Listening()
-    gradients = Run.gradients
-
-    def spoiled(run: Run, batch: Batch, share: float) -> Tensor:
-        loss = gradients(run, batch, share)
-        return loss * 0 + 50 if run.state.step == 57 else loss
-
-    monkeypatch.setattr(Run, "gradients", spoiled)
+    change_losses(lambda run, loss: loss * 0 + 50 if run.state.step == 57 else loss)
     config = config.replace(n_steps=70, warmup_steps=2, eval_every=70)
     steps: Iterable[int] = [20, 57, 60]
     interrupt_during(steps)

@@ -9,15 +9,13 @@ import torch
 from torch import nn
 
 from attractor.attention import PRESETS
-from attractor.attention.position import LearnedPositions
 from attractor.errors import InputError, require
-from attractor.models import SIZES, TransformerConfig
+from attractor.models import SIZES, AKOrNConfig, FastSlowConfig, ItrSAConfig, TransformerConfig
 from attractor.tasks.sudoku import Sudoku
 from attractor.train.config import RECIPES, SCHEDULES, Runtime, TrainConfig
-from attractor.train.from_recipe import RunRequest
+from attractor.train.from_recipe import config_from_recipe
 from attractor.train.memory import ProcessLayout
 from attractor.train.optimizer import build_optimizer
-from attractor.train.parameters import parameter_groups
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -141,18 +139,63 @@ def test_a_bad_value_is_refused_by_field_and_value(field: str, value: Any) -> No
     assert "\n" not in message
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("schedule", "cosin", "unknown schedule 'cosin'; did you mean 'cosine'"),
-        ("precision", "fp61", "unknown precision 'fp61'; did you mean 'fp16'"),
-        ("mlp", "swigul", "unknown mlp 'swigul'; did you mean 'swiglu'"),
-        ("attention", "eular", "unknown attention 'eular'"),
-    ],
-)
-def test_an_unknown_name_is_refused_with_the_nearest(field: str, value: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        TrainConfig().replace(**{field: value})
+RECURRENT = {"vocab_size": 320, "d_model": 16, "max_seq_len": 64, "n_heads": 2}
+FAST_SLOW = FastSlowConfig(d_model=16, n_heads=2, d_ff=32, max_seq_len=64)
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"schedule": "cosin"}, "unknown schedule 'cosin'; did you mean 'cosine'"),
+    ({"precision": "fp61"}, "unknown precision 'fp61'; did you mean 'fp16'"),
+    ({"mlp": "swigul"}, "unknown mlp 'swigul'; did you mean 'swiglu'"),
+    ({"attention": "eular"}, "unknown attention 'eular'"),
+    ({"ema": 1.0}, "ema must be at least 0 and below 1, or None"),
+    ({"ema": math.nan}, "ema must be at least 0 and below 1, or None"),
+    ({"ema_every": 0}, "ema_every must be an integer of at least 1"),
+    ({"ema_every": 2}, "ema_every must be 1 without ema"),
+    ({"start": "runs/{preset}"}, "start must be a path in which only"),
+    ({"recompute": "cheap"}, "recompute must be 'blocks' without activation_checkpointing, got 'cheap'"),
+    ({"activation_checkpointing": True, "recompute": "cheep"}, "unknown choice of what to recompute 'cheep'; did you"),
+    ({"gate_lr": 0.0}, "gate_lr must be positive"),
+    ({"gate_lr": 0.1}, "gate_lr must be None for a model of the family transformer"),
+    ({"model": FAST_SLOW, "gate_lr": 0.1, "frozen": True}, "gate_lr must be None .* fast-slow, which has no gate"),
+    ({"model": FAST_SLOW, "seq_len": 16, "pool_factor": 16}, "pool_factor must be below seq_len=16, got 16"),
+    ({"model": FAST_SLOW, "n_layers": 3}, "n_layers must be left out with a model of the family fast-slow"),
+    ({"n_rounds": 3}, "n_rounds must be left out with a model of the family transformer"),
+    ({"quack": 0.0}, "quack must be positive"),
+    ({"quack": float("nan")}, "quack must be positive"),
+    ({"qk_clip": -1.0}, "qk_clip must be positive"),
+    ({"qk_rate": 0.0}, "qk_rate must be positive"),
+    ({"quack": 1.0, "quack_norm": "nuclear"}, "unknown norm of QuacK 'nuclear'"),
+    ({"quack_norm": "spectral"}, "quack_norm must be 'frobenius' without quack, got 'spectral'; give quack, too"),
+    ({"muon_per_head": False}, "muon_per_head must be True without Muon, got False; give optimizer='muon', too"),
+    ({"quack": 1.0, "qk_rate": 0.1}, "qk_rate must be None with quack"),
+    ({"optimizer": "sgd"}, "unknown optimizer 'sgd'"),
+    ({"qk_clip": 30.0, "qk_norm": True}, "QK-norm bounds the logits already"),
+    ({"qk_clip": 30.0, "attention": "coupled-euler"}, "the coupling is not linear"),
+    ({"qk_clip": 30.0, "sigma_reparam": True}, "sigma_reparam must be off with qk_clip"),
+    ({"quack": 1.0, "sigma_reparam": True}, "sigma_reparam must be off with quack"),
+    ({"softcap": 0.0}, "softcap must be positive and finite, or None"),
+    ({"z_loss": -1.0}, "z_loss must be"),
+    ({"regularizer": "spectal"}, "unknown regularizer 'spectal'; did you mean 'spectral'"),
+    ({"regularizer_weight": 1e-3}, "regularizer_weight must be None without a regularizer, got 0.001"),
+    ({"regularizer": "spectral", "regularizer_weight": -1.0}, "regularizer_weight must be at least 0 and finite"),
+    ({"regularizer": "spectral", "regularizer_weight": float("nan")}, "regularizer_weight must be at least 0"),
+    ({"regularizer": "spectral", "sigma_reparam": True}, "divided by their norm"),
+    ({"regularizer": "energy-single", "n_heads": 2}, "there are 2 heads"),
+    ({"regularizer": "energy-multi", "attention": "mqa"}, "share the values of 1"),
+    (
+        {"regularizer": "spectral", "model": AKOrNConfig(**RECURRENT, coupling="conv")},
+        "regularizer must be None for a model without attention, got 'spectral'; leave it out",
+    ),
+    (
+        {"regularizer": "energy-multi", "model": ItrSAConfig(**RECURRENT, energy="multi")},
+        "regularizer must be None where attention has an energy by construction",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "says"), REFUSED, ids=lambda x: str(x)[:60])
+def test_what_contradicts_or_has_no_effect_is_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        TrainConfig().replace(**changes)
 
 
 def test_a_sequence_longer_than_the_learned_positions_is_refused_and_rope_has_no_limit() -> None:
@@ -171,13 +214,15 @@ def test_the_fields_of_a_runtime_are_checked_too(field: str) -> None:
             Runtime(**{field: value})
 
 
+def test_an_unknown_parallel_mode_is_refused() -> None:
+    with pytest.raises(InputError, match="unknown parallel 'fdsp'; did you mean 'fsdp'"):
+        Runtime(parallel="fdsp")
+
+
 def test_a_rule_is_stated_in_one_line() -> None:
     with pytest.raises(InputError, match=r"^x must be even, got 3; give 4$"):
         require(False, "x", "even", 3, "give 4")
     require(True, "x", "even", 4)
-
-
-KINDS = (nn.Linear, nn.Embedding, LearnedPositions)
 
 
 def model(attention: str) -> nn.Module:
@@ -185,19 +230,6 @@ def model(attention: str) -> nn.Module:
         vocab_size=32, d_model=16, n_heads=4, n_layers=2, d_ff=32, max_seq_len=8, attention=attention, qkv_bias=False
     )
     return config.build(0)
-
-
-@pytest.mark.parametrize("attention", PRESETS)
-def test_every_parameter_is_optimized_once_and_only_matrices_decay(attention: str) -> None:
-    """Criterion: the groups partition the parameters. Exactly the weights of linear maps and embeddings decay, and no
-    norms, biases, step sizes or lambda vectors, whatever their shape."""
-    built = model(attention)
-    decaying, others = parameter_groups(built, 0.1)
-    assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
-    names = [[name for name, _ in group["params"]] for group in (decaying, others)]  # type: ignore[attr-defined]
-    assert sorted(names[0] + names[1]) == sorted(name for name, _ in built.named_parameters())
-    maps = [name for name, module in built.named_modules() if isinstance(module, KINDS)]
-    assert set(names[0]) == {f"{name}.weight" for name in maps}
 
 
 def test_the_optimizer_is_adamw_with_the_recipes_numbers() -> None:
@@ -223,7 +255,7 @@ def test_decay_shrinks_matrices_alone() -> None:
 
 def requested(recipe: str | None = None, size: str | None = None, **given: Any) -> TrainConfig:
     given = {"n_boards": 20, "n_valid_boards": 10} | given if given.get("task") == "sudoku" else given
-    return RunRequest(recipe, given, size).config(Runtime(), ProcessLayout(1))
+    return config_from_recipe(given, Runtime(), ProcessLayout(1), recipe, size)
 
 
 def test_the_task_chooses_the_recipe_unless_one_is_named() -> None:

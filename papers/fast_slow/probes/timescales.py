@@ -8,7 +8,7 @@ It measures the weights that a run ended with, and those that it started from:
     slow memory     in tokens, call by call; residuals and the share of tokens not solved by an equilibrium method
 
 All but the column sums are measured on the first sequences of the validation set. See FastSlow, section 8 and remarks
-25 and 30; `models/vitals.py` defines each quantity exactly.
+25 and 30; `models/diagnostics.py` defines each quantity exactly.
 """
 
 from functools import partial
@@ -21,9 +21,9 @@ from torch import Tensor
 from attractor.analysis.lumpability import Lumpability, lumpability_profile
 from attractor.attention.hooks import attention_maps
 from attractor.equilibrium.master_equation import column_sums
+from attractor.models.diagnostics import Diagnostics, summary_of_diagnostics
 from attractor.models.fast_slow import FastSlow
 from attractor.models.language_model import LanguageModel
-from attractor.models.vitals import Vitals, summary_of_vitals
 from attractor.study.study import Probe
 from attractor.train.config import TrainConfig
 from attractor.train.hardware import on_device
@@ -47,10 +47,10 @@ def timescales_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, An
 
 @torch.no_grad()
 def measured(model: FastSlow, tokens: Tensor) -> dict[str, Any]:
-    vitals = Vitals(model, partial(model.hidden, tokens))
-    convergence = vitals.convergence()
-    records = [vitals.look(), *([] if convergence is None else [convergence.record])]
-    return summary_of_vitals(records) | lumpabilities(model, tokens) | jacobian(model, tokens[:1])
+    diagnostics = Diagnostics(model, partial(model.hidden, tokens))
+    convergence = diagnostics.convergence()
+    records = [diagnostics.look(), *([] if convergence is None else [convergence.record])]
+    return summary_of_diagnostics(records) | lumpabilities(model, tokens) | jacobian(model, tokens[:1])
 
 
 def lumpabilities(model: FastSlow, tokens: Tensor) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def lumpabilities(model: FastSlow, tokens: Tensor) -> dict[str, Any]:
 
 
 def jacobian(model: FastSlow, tokens: Tensor) -> dict[str, Any]:
-    posts = Vitals(model, partial(model.hidden, tokens)).posts()
+    posts = Diagnostics(model, partial(model.hidden, tokens)).posts()
     if not posts:
         return {}
     sums = torch.stack([column_sums(post, u) for post, u in posts])

@@ -26,7 +26,7 @@ from torch import Tensor
 from attractor.models.language_model import LanguageModel
 from attractor.study.study import Probe
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.learner import Learner
+from attractor.train.trainer import Trainer
 
 
 def penalty_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
@@ -42,22 +42,22 @@ def _beside_the_loss(name: str, model: LanguageModel, config: TrainConfig, step:
     if config.regularizer is None:
         return {}
     runtime = Runtime(device=str(model.device))
-    learner = Learner(config.replace(compile=False), config.build_task(), runtime)
-    penalty = learner.interventions.penalty
+    trainer = Trainer(config.replace(compile=False), config.build_task(), runtime)
+    penalty = trainer.interventions.penalty
     if penalty is None:  # the control of a study attends to all alike, and trains without a penalty
         return {}
-    learner.model.load_state_dict(model.state_dict())
-    learner.model.train()
-    learner.world.seed(config.seed, step)
-    learner.segments.begin(learner.number_of_batch(step))
+    trainer.model.load_state_dict(model.state_dict())
+    trainer.model.train()
+    trainer.world.seed(config.seed, step)
+    trainer.segments.begin(trainer.number_of_batch(step))
     with torch.enable_grad():
-        for micro_batch, share in learner.world.parts(learner.batch_of(step), config.accumulation):
-            learner.gradients(micro_batch, share)
-        learner.scaler.unscale_(learner.optimizer)
-        of_all = _norm(parameter.grad for parameter in learner.model.parameters())
+        for micro_batch, share in trainer.world.parts(trainer.batch_of(step), config.accumulation):
+            trainer.gradients(micro_batch, share)
+        trainer.scaler.unscale_(trainer.optimizer)
+        of_all = _norm(parameter.grad for parameter in trainer.model.parameters())
         penalised = [weight for weights in penalty.regularizer.layers.values() for weight in weights.values()]
         of_penalised = _norm(weight.grad for weight in penalised)
-        learner.optimizer.zero_grad(set_to_none=True)
+        trainer.optimizer.zero_grad(set_to_none=True)
         penalty.add_gradients()
     gradient = _norm(weight.grad for weight in penalised)
     ratio, rates = gradient / of_penalised, sum(map(config.learning_rate, range(config.n_steps)))

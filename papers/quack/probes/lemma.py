@@ -29,7 +29,7 @@ from attractor.models.language_model import LanguageModel
 from attractor.study.study import Probe
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.hardware import on_device
-from attractor.train.learner import Learner
+from attractor.train.trainer import Trainer
 
 N_SEQUENCES = 4
 SHIFT = 2.0**-10  # central differences with this share of a step, in fp64, are exact to 1e-6 of dL
@@ -54,16 +54,16 @@ class Step:
     """One step of a fresh optimizer from these weights, by default from those at the start of training."""
 
     def __init__(self, config: TrainConfig, weights: Weights | None = None) -> None:
-        learner = Learner(config, config.build_task(), Runtime(threads=torch.get_num_threads()))
-        self.model = learner.model.train()
+        trainer = Trainer(config, config.build_task(), Runtime(threads=torch.get_num_threads()))
+        self.model = trainer.model.train()
         if weights is not None:  # by now QuacK has measured the norms at the start
             self.model.load_state_dict(weights)
         self.before = self._weights()
-        learner.state.step = config.n_steps - 1
+        trainer.state.step = config.n_steps - 1
         with torch.enable_grad():
-            learner.take_step()
+            trainer.take_step()
         self.change = {name: after - self.before[name] for name, after in self._weights().items()}
-        (batch,) = learner.task.valid_batches(N_SEQUENCES, 1, learner.task.valid_sets[0])
+        (batch,) = trainer.task.valid_batches(N_SEQUENCES, 1, trainer.task.valid_sets[0])
         self.tokens, _, _ = on_device(batch, self.model.device)
 
     def _weights(self) -> Weights:

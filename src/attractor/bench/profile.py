@@ -35,8 +35,8 @@ from attractor.errors import require
 from attractor.models.fast_slow import FastSlow
 from attractor.models.mlp import GatedMLP, PlainMLP
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.learner import Learner
 from attractor.train.parts import OF_TWO_TIMESCALES
+from attractor.train.trainer import Trainer
 
 COMPILED, REST, GRADIENTS = "compiled model", "rest", "gradients"
 SLOW_PATH, INJECTION = OF_TWO_TIMESCALES
@@ -82,7 +82,7 @@ def profile_step(config: TrainConfig, device: torch.device, out: Path, n_steps: 
     require(n_steps >= 1, "n_steps", "at least 1", n_steps)
     require(out.name.endswith(".json.gz"), "out", "a file that ends in .json.gz", str(out))
     out.parent.mkdir(parents=True, exist_ok=True)
-    run = Learner(config, config.build_task(), Runtime(device=str(device)))
+    run = Trainer(config, config.build_task(), Runtime(device=str(device)))
     run.model.train()
     for _ in range(WARM_UP):
         seconds_of_step(run)
@@ -113,7 +113,7 @@ def profile_step(config: TrainConfig, device: torch.device, out: Path, n_steps: 
     )
 
 
-def seconds_of_step(run: Learner) -> float:
+def seconds_of_step(run: Trainer) -> float:
     """Time one step until the device has finished."""
     started = time.perf_counter()
     run.take_step()
@@ -123,7 +123,7 @@ def seconds_of_step(run: Learner) -> float:
 
 
 @contextmanager
-def marked(run: Learner) -> Iterator[None]:
+def marked(run: Trainer) -> Iterator[None]:
     """Mark every part of a step with a profiler range of its name; all marks are removed at the end."""
     with ExitStack() as marks:
         whole = COMPILED if run.config.compile else "loss"

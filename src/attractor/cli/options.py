@@ -12,7 +12,7 @@ from attractor.models import FAMILIES
 from attractor.tasks import TASKS
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.distributed import World
-from attractor.train.from_recipe import RunRequest
+from attractor.train.from_recipe import config_from_recipe
 from attractor.train.memory import ProcessLayout
 
 # Published recipes validate on whole held-out sets, which may take longer than the training, and studies keep that.
@@ -108,8 +108,8 @@ class Common(Carrying):
         """Return the recipe with the given options, and the given mechanism and seed where several are named."""
         one_of_several = {"attention": attention, "seed": seed}
         given = self.given() | {name: value for name, value in one_of_several.items() if value is not None}
-        request = RunRequest(self.recipe, given, self.size, self.epochs, EVAL_BATCHES)
-        return request.config(runtime_of(self), self.processes())
+        named = (self.recipe, self.size, self.epochs, EVAL_BATCHES)
+        return config_from_recipe(given, runtime_of(self), self.processes(), *named)
 
     def processes(self) -> ProcessLayout:
         """Return how many processes carry out the run."""

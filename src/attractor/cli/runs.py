@@ -27,7 +27,7 @@ from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
 from attractor.train.config import Runtime, TrainConfig, data_of
 from attractor.train.distributed import World
-from attractor.train.fit import Room, said_of_auto
+from attractor.train.fit import FreeMemory, said_of_auto
 from attractor.train.from_recipe import AUTO
 from attractor.train.hardware import resolve_device, slow_precision
 from attractor.train.memory import ProcessLayout
@@ -120,7 +120,7 @@ def train(args: TrainArguments, console: Console) -> None:
     attractor train --size fast-slow --slow-attention decay --epochs 2
     """
     from attractor.runs.study_record import stored_loss_unit
-    from attractor.train.console import LiveConsole, shown
+    from attractor.train.display import LiveConsole, shown
     from attractor.train.loop import train as train_run
     from attractor.train.plan import plan_run
 
@@ -128,8 +128,8 @@ def train(args: TrainArguments, console: Console) -> None:
     runtime = runtime_of(args)
     device = resolve_device(runtime.device)
     if args.given().get("batch_size") == AUTO:
-        print_line(console, said_of_auto(config, args.processes(), Room.of(runtime).free))
-    memory = None if RunFolder(path, {}).finished else Room.of(runtime).refuse_oversized(config)
+        print_line(console, said_of_auto(config, args.processes(), FreeMemory.of(runtime).on_device))
+    memory = None if RunFolder(path, {}).finished else FreeMemory.of(runtime).refuse_oversized(config)
     task = data_of(config)
     if not RunFolder.create(path, config.identity(task)).finished:
         print_line(console, replace(plan_run(config, task), memory=memory).in_short)
@@ -203,17 +203,16 @@ def plan(args: PlanArguments, console: Console) -> None:
     if len(configs) == 1:
         refuse_place(path, configs[0].identity(task))
 
-    room = Room.of(runtime)
+    free_memory = FreeMemory.of(runtime)
     measured = args.calibrate and args.devices == 1
-    if measured:
-        for config in configs:
-            room.refuse_oversized(config)
+    plan_memory = free_memory.refuse_oversized if measured else free_memory.plan
+    memories = {config: plan_memory(config) for config in configs if args.devices == 1}
 
     def planned(config: TrainConfig) -> RunPlan:
         if args.devices != 1:
-            shared = plan_processes(config, args.devices, args.parallel, room.device.type)
+            shared = plan_processes(config, args.devices, args.parallel, free_memory.device.type)
             return replace(plan_run(config, task), memory=shared.memory, distributed=shared)
-        run_plan = replace(plan_run(config, task), memory=room.plan(config))
+        run_plan = replace(plan_run(config, task), memory=memories[config])
         if not measured:
             return run_plan
         try:
@@ -225,7 +224,7 @@ def plan(args: PlanArguments, console: Console) -> None:
     with console.status("taking the first steps, to measure time and memory") if show_status else nullcontext():
         plans = [planned(config) for config in configs]
     if args.given().get("batch_size") == AUTO and not args.json:
-        print_line(console, said_of_auto(configs[0], args.processes(), room.free))
+        print_line(console, said_of_auto(configs[0], args.processes(), free_memory.on_device))
     if args.json:
         described = {"plans": [run_plan.to_dict() for run_plan in plans], "differences": differences(plans)}
         print(json.dumps(described, indent=2))

@@ -14,7 +14,7 @@ from attractor.study.budget import costs_in_words
 from attractor.study.study import CONTROL, Axis, Scale, Study, longer
 from attractor.tasks import Task
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.fit import Room
+from attractor.train.fit import FreeMemory
 from attractor.verdict.speedup import Speedup, effective_speedup
 
 DEFAULT_PRESETS = ("standard", "coupled-euler", "differential", "gated")
@@ -35,10 +35,7 @@ def default_folder(base: TrainConfig, presets: tuple[str, ...], **further: Any) 
 def print_costs(study: Study, task: Task, runtime: Runtime, console: Console) -> None:
     """Show the data and what each row costs; refuse rows that cannot fit into the memory before anything is shown."""
     configs = {row: config for (row, _), config in study.configs(SCALE, study.on(SCALE).base.seed)}
-    room = Room.of(runtime)
-    if not room.is_plenty(list(configs.values())):
-        for config in configs.values():
-            room.refuse_oversized(config)
+    FreeMemory.of(runtime).refuse_any(list(configs.values()))
     print_line(console, task.describe())
     for row, config in configs.items():
         print_line(console, f"{row:<{max(map(len, configs))}}  {costs_in_words(config)}")

@@ -28,7 +28,7 @@ from attractor.study.study import Probe, Study
 from attractor.study.watch import LiveView
 from attractor.study.within import UntilDecided
 from attractor.train.config import Runtime
-from attractor.train.fit import Room, refuse_side_by_side
+from attractor.train.fit import FreeMemory
 from attractor.train.hardware import resolve_device, slow_precision
 from attractor.train.memory import ProcessLayout
 
@@ -118,17 +118,16 @@ def launcher_of(conduct: Conduct, runtime: Runtime) -> tuple[str, int | None]:
 def refuse_oversized(jobs: Sequence[Job], conduct: Conduct, runtime: Runtime) -> None:
     """Refuse runs that cannot fit into the memory of this machine, alone or side by side."""
     name, workers = launcher_of(conduct, runtime)
-    waiting = [job.config for job in jobs if not job.finished]
-    processes = ProcessLayout(workers or 1, runtime.parallel) if name == "torchrun" else None
-    room, (n_at_once, _) = Room.of(runtime, processes), share_machine(len(jobs), workers, runtime)
-    if name == "ray" or room.is_plenty(waiting, n_at_once * MAX_STACK):  # the machines of a cluster are not this one
+    if name == "ray":  # the machines of a cluster are not this one
         return
-    memories = [room.refuse_oversized(config) for config in waiting]
+    processes = ProcessLayout(workers or 1, runtime.parallel) if name == "torchrun" else None
+    free_memory, (n_at_once, _) = FreeMemory.of(runtime, processes), share_machine(len(jobs), workers, runtime)
+    memories = free_memory.refuse_any([job.config for job in jobs if not job.finished], n_at_once * MAX_STACK)
     if name == "local":
-        refuse_side_by_side(memories, n_at_once, room.free)
-    elif processes is not None and room.device.type == "cpu":  # the processes of one run share the machine
-        largest = max(memories, key=lambda memory: memory.total)
-        refuse_side_by_side([largest] * processes.size, processes.size, room.free)
+        free_memory.refuse_side_by_side(memories, n_at_once)
+    elif processes is not None and free_memory.device.type == "cpu":  # the processes of one run share the machine
+        largest = sorted(memories, key=lambda memory: memory.total)[-1:]
+        free_memory.refuse_side_by_side(largest * processes.size, processes.size)
 
 
 def carry_out(planned: Planned, kind: str, conduct: Conduct, runtime: Runtime, console: Console) -> dict[str, str]:

@@ -12,7 +12,7 @@ from attractor.console import now_and_then, print_line, run_progress
 from attractor.runs.appended_lines import AddedLines
 from attractor.runs.run_folder import RunFolder
 from attractor.study.launch import Job
-from attractor.train.console import in_numbers, shown, time_left
+from attractor.train.display import in_numbers, shown, time_left
 
 
 class LiveView:

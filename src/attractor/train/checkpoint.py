@@ -50,7 +50,6 @@ from attractor.train.distributed import placed_as
 
 # Later formats must seal their manifest in the same way, or a flipped byte could pass for a later format.
 FORMAT = 2
-SHARDED = 3  # of earlier versions, and read no more
 MANIFEST = "manifest.json"
 BEST = "best.json"
 WRITING, REMOVING, REPLACED = ".writing-", ".removing-", ".replaced-"
@@ -206,20 +205,16 @@ def drop_old(folder: Path, keep: int, state: TrainState) -> None:
 
 def good_and_its_best(good: Path) -> set[Path]:
     """Return the good checkpoint, and the one that was the best when it was saved."""
-    try:
-        best_step = json.loads((good / "state.json").read_text())["best_step"]
-    except (OSError, ValueError, KeyError):  # it is missing or damaged
-        return {good}
-    return {good} if best_step is None else {good, checkpoint_of(good.parent, best_step)}
+    return {good, *_named_by(good, "best_step")}
 
 
-def last_good(newest: Path) -> Path | None:
-    """Return the last good checkpoint that the newest one names."""
+def _named_by(checkpoint: Path, field: str) -> list[Path]:
+    """Return the checkpoint whose step the state of this one names, if it names one."""
     try:
-        step = json.loads((newest / "state.json").read_text()).get("good_step")
+        step = json.loads((checkpoint / "state.json").read_text()).get(field)
     except (OSError, ValueError):  # it is missing or damaged
-        return None
-    return None if step is None else checkpoint_of(newest.parent, step)
+        return []
+    return [] if step is None else [checkpoint_of(checkpoint.parent, step)]
 
 
 def superfluous(run: Path, keep: str, finished: bool) -> list[Path]:
@@ -231,7 +226,7 @@ def superfluous(run: Path, keep: str, finished: bool) -> list[Path]:
     checkpoints = list_checkpoints(run / "checkpoints")
     last = set(checkpoints[-1:])
     kept = {"best": {best_checkpoint(run / "checkpoints")} - {None} or last, "last": last, "none": set()}[keep]
-    to_resume = () if finished else (*last, *map(last_good, last))
+    to_resume = () if finished else (*last, *(good for path in last for good in _named_by(path, "good_step")))
     return [path for path in checkpoints if path not in kept and path not in to_resume]
 
 
@@ -265,10 +260,10 @@ def verify(path: Path) -> None:
     """Refuse a checkpoint whose files differ from their checksums, or that belongs to another run or format."""
     manifest = _read_manifest(path / MANIFEST)
     if manifest["format"] != FORMAT:
-        cure = "use the version of attractor that wrote it"
-        if manifest["format"] == SHARDED:
-            cure += ", and its command 'runs convert' with --to plain"
-        raise InputError(f"checkpoint format must be {FORMAT}, got {manifest['format']} in '{path}'; {cure}")
+        raise InputError(
+            f"checkpoint format must be {FORMAT}, got {manifest['format']} in '{path}'; use the version of attractor "
+            "that wrote it"
+        )
     here, there = _hash_of_run(path.parent), manifest["config_hash"]
     if here != there:
         raise InputError(

@@ -114,19 +114,6 @@ class TrainConfig(PrintsChanges):
         require_types(self)
         for name in ("n_steps", "batch_size", "accumulation", "seq_len", "eval_every", "max_bad_steps", "ema_every"):
             require_count(name, getattr(self, name))
-        rule = f"a divisor of batch_size={self.batch_size}"
-        require(self.batch_size % self.accumulation == 0, "accumulation", rule, self.accumulation)
-        require(self.seed >= 0, "seed", "at least 0", self.seed)
-        require(0 < self.lr < math.inf, "lr", "positive and finite", self.lr)
-        rule = f"at least 0 and below n_steps={self.n_steps}"
-        require(0 <= self.warmup_steps < self.n_steps, "warmup_steps", rule, self.warmup_steps)
-        require(len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "betas", "two in [0, 1)", self.betas)
-        require(0 <= self.weight_decay < math.inf, "weight_decay", "at least 0 and finite", self.weight_decay)
-        require(self.ema is None or 0 <= self.ema < 1, "ema", "at least 0 and below 1, or None", self.ema)
-        rule = "1 without an average of the weights"
-        require(self.ema is not None or self.ema_every == 1, "ema_every", rule, self.ema_every, "give ema, too")
-        require(self.clip is None or self.clip > 0, "clip", "positive or None", self.clip)
-        require(self.eval_batches is None or self.eval_batches >= 1, "eval_batches", "at least 1", self.eval_batches)
         for name in ("gate_lr", "quack", "qk_rate", "qk_clip"):
             value = getattr(self, name)
             require(value is None or 0 < value < math.inf, name, "positive and finite, or None", value)
@@ -143,19 +130,33 @@ class TrainConfig(PrintsChanges):
         ):
             if name not in names:
                 raise unknown(kind, name, names)
-        rule = "True without Muon"
-        require(
-            self.optimizer == "muon" or self.muon_per_head, "muon_per_head", rule, False, "give optimizer='muon', too"
-        )
+        length, divides = self.task.seq_len, self.batch_size % self.accumulation == 0
+        by_muon, fits = self.optimizer == "muon", length in (None, self.seq_len)
         recomputes = self.activation_checkpointing or self.recompute == "blocks"
-        rule, next_step = "'blocks' without activation_checkpointing", "give activation_checkpointing, too"
-        require(recomputes, "recompute", rule, self.recompute, next_step)
-        length = self.task.seq_len
-        rule = f"{length} for this {self.task.kind} task"
-        require(length in (None, self.seq_len), "seq_len", rule, self.seq_len, f"give seq_len={length}")
+        no_gate = f"None for a model of the family {self.model.family}, which has no gate"
+        for holds, name, rule, next_step in (
+            (divides, "accumulation", f"a divisor of batch_size={self.batch_size}", ""),
+            (self.seed >= 0, "seed", "at least 0", ""),
+            (0 < self.lr < math.inf, "lr", "positive and finite", ""),
+            (0 <= self.warmup_steps < self.n_steps, "warmup_steps", f"at least 0 and below n_steps={self.n_steps}", ""),
+            (len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas), "betas", "two in [0, 1)", ""),
+            (0 <= self.weight_decay < math.inf, "weight_decay", "at least 0 and finite", ""),
+            (self.ema is None or 0 <= self.ema < 1, "ema", "at least 0 and below 1, or None", ""),
+            (self.ema is not None or self.ema_every == 1, "ema_every", "1 without ema", "give ema, too"),
+            (self.clip is None or self.clip > 0, "clip", "positive or None", ""),
+            (self.eval_batches is None or self.eval_batches >= 1, "eval_batches", "at least 1", ""),
+            (by_muon or self.muon_per_head, "muon_per_head", "True without Muon", "give optimizer='muon', too"),
+            (
+                recomputes,
+                "recompute",
+                "'blocks' without activation_checkpointing",
+                "give activation_checkpointing, too",
+            ),
+            (fits, "seq_len", f"{length} for this {self.task.kind} task", f"give seq_len={length}"),
+            (self.gate_lr is None or bool(self.model.own_rate), "gate_lr", no_gate, "leave it out"),
+        ):
+            require(holds, name, rule, getattr(self, name), next_step)
         self.model.require_length(self.seq_len)
-        rule = f"None for a model of the family {self.model.family}, which has no gate"
-        require(self.gate_lr is None or bool(self.model.own_rate), "gate_lr", rule, self.gate_lr, "leave it out")
         interventions.check(self)
 
     @property

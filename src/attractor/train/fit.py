@@ -29,16 +29,16 @@ MARGINS = {"cpu": 2.2, "cuda": 1.1}
 RESERVED = 2**28  # bytes for the libraries of a process
 
 
-def free_memory(device: torch.device) -> int | None:
+def free_bytes(device: torch.device) -> int | None:
     """Return the bytes that a new run could take on a device, or None if that is unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type != "cpu":
         return None
-    return min(_free_by_limit(Path("/proc"), Path("/sys/fs/cgroup")), default=None)
+    return min(free_by_limit(Path("/proc"), Path("/sys/fs/cgroup")), default=None)
 
 
-def _free_by_limit(proc: Path, control_groups: Path) -> Iterator[int]:
+def free_by_limit(proc: Path, control_groups: Path) -> Iterator[int]:
     """Yield the bytes that each limit of this machine leaves free."""
     try:
         lines = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
@@ -63,49 +63,54 @@ def _free_by_limit(proc: Path, control_groups: Path) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Room:
-    """The device and processes on which runs will be carried out, and their free memory in bytes."""
+class FreeMemory:
+    """The free memory, in bytes, of the device and the processes on which runs will be carried out."""
 
     device: torch.device
     processes: ProcessLayout
-    free: int | None  # None: unknown
-    free_of_cpu: int | None
+    on_device: int | None  # None: unknown
+    on_cpu: int | None
 
     @classmethod
-    def of(cls, runtime: Runtime, processes: ProcessLayout | None = None) -> "Room":
-        """Return the room of one process. The processes of torchrun share the memory of a CPU evenly."""
+    def of(cls, runtime: Runtime, processes: ProcessLayout | None = None) -> "FreeMemory":
+        """Return the free memory of one process. The processes of torchrun share the memory of a CPU evenly."""
         world, device = World.from_environment(), resolve_device(runtime.device)
-        free, free_of_cpu = free_memory(device), free_memory(torch.device("cpu"))
-        if device.type == "cpu" and free is not None:
-            free //= world.local_size
-        return cls(device, processes or ProcessLayout(world.size, runtime.parallel), free, free_of_cpu)
+        on_device, on_cpu = free_bytes(device), free_bytes(torch.device("cpu"))
+        if device.type == "cpu" and on_device is not None:
+            on_device //= world.local_size
+        return cls(device, processes or ProcessLayout(world.size, runtime.parallel), on_device, on_cpu)
 
     def plan(self, config: TrainConfig) -> PlannedMemory:
         return planned_memory(config, self.processes, self.device.type)
 
-    def is_plenty(self, configs: Sequence[TrainConfig], n_at_once: int = 1) -> bool:
-        """Return whether a quick bound shows that the `n_at_once` largest runs fit at once, so (1) holds for none."""
+    def refuse_any(self, configs: Sequence[TrainConfig], n_at_once: int = 1) -> list[PlannedMemory]:
+        """Refuse runs with (1), and return the planned memory of all others.
+
+        Nothing is planned, and the list is empty, where a quick bound shows that the `n_at_once` largest fit at once.
+        """
         at_once = sorted((_generous_bytes(config) for config in configs), reverse=True)[:n_at_once]
-        return self.free is None or sum(at_once) <= self.free
+        if self.on_device is None or sum(at_once) <= self.on_device:
+            return []
+        return [self.refuse_oversized(config) for config in configs]
 
     def holds(self, config: TrainConfig, margin: float = 1.0) -> bool:
-        return self.free is None or margin * self.plan(config).total <= self.free
+        return self.on_device is None or margin * self.plan(config).total <= self.on_device
 
     def refuse_oversized(self, config: TrainConfig) -> PlannedMemory:
         """Refuse a run with (1), and return the planned memory of any other run."""
         memory = self.plan(config)
-        if self.free_of_cpu is not None and memory.batch > self.free_of_cpu:
+        if self.on_cpu is not None and memory.batch > self.on_cpu:
             remedy = "a smaller batch_size"
-            raise _oversized("batch_size", config.batch_size, memory.batch, self.free_of_cpu, "cpu", remedy)
-        if self.free is not None and memory.total > self.free:
+            raise _oversized("batch_size", config.batch_size, memory.batch, self.on_cpu, "cpu", remedy)
+        if self.on_device is not None and memory.total > self.on_device:
             field, value, remedy = self._to_change(config, memory)
-            raise _oversized(field, value, memory.total, self.free, str(self.device), remedy)
+            raise _oversized(field, value, memory.total, self.on_device, str(self.device), remedy)
         return memory
 
     def _to_change(self, config: TrainConfig, memory: PlannedMemory) -> tuple[str, int, str]:
         """Return the field that takes most of the memory, its value, and what to give in its place."""
-        assert self.free is not None
-        if memory.of_the_model > self.free:
+        assert self.on_device is not None
+        if memory.of_the_model > self.on_device:
             field = _largest_size(config)
             return field, getattr(config.model, field), f"a smaller {field}"
         if (smaller := self.smaller_micro_batch(config)) is not None:
@@ -126,18 +131,17 @@ class Room:
         first = bisect_left(divisors, True, key=lambda n: self.holds(config.replace(accumulation=n), margin))
         return config.replace(accumulation=divisors[first]) if first < len(divisors) else None
 
-
-def refuse_side_by_side(memories: Sequence[PlannedMemory], n_at_once: int, free: int | None) -> None:
-    """Refuse a number of workers whose largest runs do not fit at once."""
-    totals = sorted((memory.total for memory in memories), reverse=True)
-    needed = sum(totals[:n_at_once])
-    if free is None or needed <= free:
-        return
-    fitting = max(n for n in range(1, n_at_once + 1) if sum(totals[:n]) <= free or n == 1)
-    raise InputError(
-        f"workers must be few enough for the memory that is free, got {n_at_once}: their runs need at least "
-        f"{in_bytes(needed)} at once, and {in_bytes(free)} are free; give --workers {fitting}, or smaller runs"
-    )
+    def refuse_side_by_side(self, memories: Sequence[PlannedMemory], n_at_once: int) -> None:
+        """Refuse a number of workers whose largest runs do not fit at once."""
+        totals = sorted((memory.total for memory in memories), reverse=True)
+        needed, free = sum(totals[:n_at_once]), self.on_device
+        if free is None or needed <= free:
+            return
+        fitting = max(n for n in range(1, n_at_once + 1) if sum(totals[:n]) <= free or n == 1)
+        raise InputError(
+            f"workers must be few enough for the memory that is free, got {n_at_once}: their runs need at least "
+            f"{in_bytes(needed)} at once, and {in_bytes(free)} are free; give --workers {fitting}, or smaller runs"
+        )
 
 
 def auto_batch(config: TrainConfig, runtime: Runtime, processes: ProcessLayout) -> TrainConfig:
@@ -148,22 +152,22 @@ def auto_batch(config: TrainConfig, runtime: Runtime, processes: ProcessLayout) 
             "option --devices says which accumulation fits"
         )
     World(size=processes.size).refuse_uneven(config.batch_size, 1)
-    room = Room.of(runtime, processes)
-    spared = replace(room, free=None if room.free is None else room.free - RESERVED)
-    fitting = spared.smaller_micro_batch(config.replace(accumulation=1), MARGINS.get(room.device.type, 1.0))
+    memory = FreeMemory.of(runtime, processes)
+    spared = replace(memory, on_device=None if memory.on_device is None else memory.on_device - RESERVED)
+    fitting = spared.smaller_micro_batch(config.replace(accumulation=1), MARGINS.get(memory.device.type, 1.0))
     if fitting is None:  # the smallest micro-batch may fit without the margin
         fitting = config.replace(accumulation=config.batch_size // processes.size)
-        room.refuse_oversized(fitting)
-    return _verified(fitting, runtime) if room.device.type == "cuda" and processes.size == 1 else fitting
+        memory.refuse_oversized(fitting)
+    return _verified(fitting, runtime) if memory.device.type == "cuda" and processes.size == 1 else fitting
 
 
 def said_of_auto(config: TrainConfig, processes: ProcessLayout, free: int | None) -> str:
     """Return the line that says which micro-batch fits."""
     n_sequences = config.micro_batch_size // processes.size
-    room = "" if free is None else f", of {in_bytes(free)} free"
+    of_free = "" if free is None else f", of {in_bytes(free)} free"
     return (
         f"batch_size=auto: accumulation={config.accumulation} with batch_size={config.batch_size}, so that "
-        f"{n_sequences} sequence{'s' * (n_sequences > 1)} go through the model at once{room}"
+        f"{n_sequences} sequence{'s' * (n_sequences > 1)} go through the model at once{of_free}"
     )
 
 

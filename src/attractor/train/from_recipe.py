@@ -1,8 +1,7 @@
 """Build the configuration of a run from the name of a recipe and the fields that a person gives."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,86 +23,84 @@ AUTO = "auto"  # as a batch size: the recipe's, in the largest micro-batches tha
 SEE = "'attractor list' shows all"
 
 
-@dataclass(frozen=True)
-class RunRequest:
-    """A recipe by name, a size by name in place of its model, and the fields that a person gives."""
+def config_from_recipe(
+    given: dict[str, Any],
+    runtime: Runtime,
+    processes: ProcessLayout,
+    recipe: str | None = None,
+    size: str | None = None,
+    epochs: float | None = None,
+    eval_batches: int | None = None,
+) -> TrainConfig:
+    """Return a recipe with the given fields in place. By default it is the recipe of the task.
 
-    recipe: str | None = None  # None: the recipe of the task
-    given: Mapping[str, Any] = field(default_factory=dict)
-    size: str | None = None
-    epochs: float | None = None  # in place of n_steps
-    eval_batches: int | None = None  # for a run on text, where its recipe validates on the whole held-out set
+    `size` names another model, `epochs` stands in place of n_steps, and `eval_batches` is for a run on text whose
+    recipe validates on the whole held-out set. The model gets the sizes that the task demands. A contrary field that a
+    person gives is kept, and `build_task` refuses it. A run that starts from another run has the model of that run.
+    """
+    recipe_name = recipe or RECIPE_OF_TASK.get(given.get("task", ""), DEFAULT_RECIPE)
+    if recipe_name not in RECIPES:
+        raise unknown("recipe", recipe_name, RECIPES, see=SEE)
+    if size is not None and size not in SIZES:
+        raise unknown("size", size, SIZES, see=SEE)
+    given = dict(given)
+    automatic = given.get("batch_size") == AUTO
+    if automatic:
+        del given["batch_size"]
+    if automatic and "accumulation" in given:
+        raise InputError("accumulation must be left out with batch_size=auto, which looks for it; leave one out")
+    for name in ("attention", "slow_attention"):
+        if name in given:
+            preset(given[name])
+    base = RECIPES[recipe_name]
+    model = base.model if size is None else SIZES[size]
+    if "start" in given:
+        model = _continued(base, given, size)
+    task_config = _task_config(given, base)
+    if base.eval_batches is None and isinstance(task_config, Text):
+        given.setdefault("eval_batches", eval_batches)
+    suited = task_config.suited_positions
+    if suited and model.positions not in suited and "start" not in given:
+        given.setdefault("positions", suited[0])
+    steps = ("n_steps", "warmup_steps")
+    config = base.replace(model=model, task=task_config, **{name: given[name] for name in given if name not in steps})
+    task = data_of(config, fit=False)
+    n_steps = given.get("n_steps", base.n_steps)
+    if epochs is not None:
+        if "n_steps" in given or task.n_tokens is None:
+            why = "beside n_steps" if "n_steps" in given else "with data drawn without end"
+            raise InputError(f"epochs must be left out {why}, got {epochs:g}; give n_steps alone")
+        require(0 < epochs < math.inf, "epochs", "positive and finite", epochs)
+        wanted = epochs * task.n_tokens * model.steps_of_batch / config.tokens_per_step
+        require(wanted < MOST_STEPS, "epochs", f"so many that fewer than {MOST_STEPS:,} steps result", epochs)
+        n_steps = max(1, round(wanted))
+    # A run of another length keeps its share of warm-up.
+    warmup_steps = given.get("warmup_steps", base.warmup_steps * n_steps // base.n_steps)
+    # The vocabulary of the model that the run starts from may be larger than the task's.
+    kept = {*given, "vocab_size"} if "start" in given else given
+    demands = {name: value for name, value in task.demands.items() if name not in kept}
+    config = config.replace(n_steps=n_steps, warmup_steps=warmup_steps, **demands)
+    return auto_batch(config, runtime, processes) if automatic else config
 
-    def config(self, runtime: Runtime, processes: ProcessLayout) -> TrainConfig:
-        """Return the recipe with the given fields in place.
 
-        The model gets the sizes that the task demands. A contrary field that a person gives is kept, and `build_task`
-        refuses it. A run that starts from another run has the model of that run.
-        """
-        recipe_name = self.recipe or RECIPE_OF_TASK.get(self.given.get("task", ""), DEFAULT_RECIPE)
-        if recipe_name not in RECIPES:
-            raise unknown("recipe", recipe_name, RECIPES, see=SEE)
-        if self.size is not None and self.size not in SIZES:
-            raise unknown("size", self.size, SIZES, see=SEE)
-        given = dict(self.given)
-        automatic = given.get("batch_size") == AUTO
-        if automatic:
-            del given["batch_size"]
-        if automatic and "accumulation" in given:
-            raise InputError("accumulation must be left out with batch_size=auto, which looks for it; leave one out")
-        for name in ("attention", "slow_attention"):
-            if name in given:
-                preset(given[name])
-        recipe = RECIPES[recipe_name]
-        model = recipe.model if self.size is None else SIZES[self.size]
-        if "start" in given:
-            model = self._continued(recipe, given)
-        task_config = _task_config(given, recipe)
-        if recipe.eval_batches is None and isinstance(task_config, Text):
-            given.setdefault("eval_batches", self.eval_batches)
-        suited = task_config.suited_positions
-        if suited and model.positions not in suited and "start" not in given:
-            given.setdefault("positions", suited[0])
-        steps = ("n_steps", "warmup_steps")
-        config = recipe.replace(
-            model=model, task=task_config, **{name: given[name] for name in given if name not in steps}
-        )
-        task = data_of(config, fit=False)
-        n_steps = given.get("n_steps", recipe.n_steps)
-        if self.epochs is not None:
-            if "n_steps" in given or task.n_tokens is None:
-                why = "beside n_steps" if "n_steps" in given else "with data drawn without end"
-                raise InputError(f"epochs must be left out {why}, got {self.epochs:g}; give n_steps alone")
-            require(0 < self.epochs < math.inf, "epochs", "positive and finite", self.epochs)
-            wanted = self.epochs * task.n_tokens * model.steps_of_batch / config.tokens_per_step
-            require(wanted < MOST_STEPS, "epochs", f"so many that fewer than {MOST_STEPS:,} steps result", self.epochs)
-            n_steps = max(1, round(wanted))
-        # A run of another length keeps its share of warm-up.
-        warmup_steps = given.get("warmup_steps", recipe.warmup_steps * n_steps // recipe.n_steps)
-        # The vocabulary of the model that the run starts from may be larger than the task's.
-        kept = {*given, "vocab_size"} if "start" in given else given
-        demands = {name: value for name, value in task.demands.items() if name not in kept}
-        config = config.replace(n_steps=n_steps, warmup_steps=warmup_steps, **demands)
-        return auto_batch(config, runtime, processes) if automatic else config
+def _continued(recipe: TrainConfig, given: dict[str, Any], size: str | None) -> ModelConfig[LanguageModel]:
+    """Return the model of the run that this run starts from.
 
-    def _continued(self, recipe: TrainConfig, given: dict[str, Any]) -> ModelConfig[LanguageModel]:
-        """Return the model of the run that this run starts from.
-
-        For GLUE, `given` gets the tokenizer of that run."""
-        if self.size is not None:
-            raise InputError("size must be left out with start, which brings the model of its run; leave it out")
-        names = ("start", "attention", "seed")
-        folder = recipe.replace(**{name: given[name] for name in names if name in given}).start_folder
-        assert folder is not None
-        source = TrainConfig.from_dict(RunFolder.open(folder).config)
-        glue = given.get("task", recipe.task.kind) == "glue"
-        if glue and isinstance(source.task, Text) and prepared_folder(source.task.corpus):
-            given.setdefault("glue_tokenizer", source.task.corpus)
-        elif glue and (folder / TOKENIZER_FILE).is_file():
-            given.setdefault("glue_tokenizer", str(folder / TOKENIZER_FILE))
-        elif given.get("task", recipe.task.kind) == "text":
-            _refuse_other_tokenizer(folder, given.get("corpus", getattr(recipe.task, "corpus", Text.corpus)))
-        return source.model
+    For GLUE, `given` gets the tokenizer of that run."""
+    if size is not None:
+        raise InputError("size must be left out with start, which brings the model of its run; leave it out")
+    names = ("start", "attention", "seed")
+    folder = recipe.replace(**{name: given[name] for name in names if name in given}).start_folder
+    assert folder is not None
+    source = TrainConfig.from_dict(RunFolder.open(folder).config)
+    glue = given.get("task", recipe.task.kind) == "glue"
+    if glue and isinstance(source.task, Text) and prepared_folder(source.task.corpus):
+        given.setdefault("glue_tokenizer", source.task.corpus)
+    elif glue and (folder / TOKENIZER_FILE).is_file():
+        given.setdefault("glue_tokenizer", str(folder / TOKENIZER_FILE))
+    elif given.get("task", recipe.task.kind) == "text":
+        _refuse_other_tokenizer(folder, given.get("corpus", getattr(recipe.task, "corpus", Text.corpus)))
+    return source.model
 
 
 def _task_config(given: dict[str, Any], recipe: TrainConfig) -> TaskConfig:

@@ -1,6 +1,6 @@
 """The training loop: carry one run from its configuration to a folder that holds everything there is to know about it.
 
-    for each step:  take it (`learner.py`);  where the run is observed: read the numbers of the steps so far,
+    for each step:  take it (`trainer.py`);  where the run is observed: read the numbers of the steps so far,
                     log them, measure the probe, validate, save (`observers.py`)
 
 A run is a function of its configuration: data order and learning rate depend on the step alone, the first weights on
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from attractor.errors import RunInterrupted, RunStopped, WritingError
-from attractor.models.vitals import summary_of_vitals
+from attractor.models.diagnostics import summary_of_diagnostics
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks import Task
 from attractor.tasks.text import TextTask
@@ -35,11 +35,11 @@ from attractor.train.distributed import World
 from attractor.train.hardware import resolve_device
 from attractor.train.heap import freed_memory_kept
 from attractor.train.interrupt import GRACE_SECONDS, StopRequest
-from attractor.train.learner import Learner
 from attractor.train.observers import Checkpoints, MetricsLog, Telemetry, Validation
 from attractor.train.prefetch import prefetched
 from attractor.train.saved_tokenizer import save_tokenizer
 from attractor.train.telemetry import over_training, trajectories, trajectories_by_head
+from attractor.train.trainer import Trainer
 
 WITHOUT_PREFETCHING = ("cpu",)  # devices on which a thread that makes batches would take a core from the steps
 MAX_UNREAD = 32  # steps whose numbers nobody has read: how late a run may notice that it is to stop
@@ -92,8 +92,14 @@ def said(error: OSError | WritingError) -> str:
     return f"could not read or write{place}: {error.strerror or error}; make room or make it writable, then resume"
 
 
-class Run(Learner):
-    """A run in progress: a learner, the folder that its run is written to, and its observers."""
+def is_observed(config: TrainConfig, runtime: Runtime, step: int) -> bool:
+    """Return whether a run logs, measures, validates, saves or ends after so many steps."""
+    intervals = (runtime.log_every, runtime.telemetry_every, config.eval_every, runtime.save_every, config.n_steps)
+    return any(interval is not None and step % interval == 0 for interval in intervals)
+
+
+class Run(Trainer):
+    """A run in progress: a trainer, the folder that its run is written to, and its observers."""
 
     def __init__(
         self,
@@ -157,13 +163,8 @@ class Run(Learner):
     @property
     def due(self) -> bool:
         """Whether the run is observed at this step, or the numbers of too many steps are unread."""
-        runtime, config = self.runtime, self.config
-        looks = (runtime.log_every, runtime.telemetry_every, config.eval_every, runtime.save_every, config.n_steps)
-        return (
-            not self.late
-            or len(self.unread) >= MAX_UNREAD
-            or any(self.step % every == 0 for every in looks if every is not None)
-        )
+        observed = is_observed(self.config, self.runtime, self.step)
+        return observed or not self.late or len(self.unread) >= MAX_UNREAD
 
     def read_steps(self) -> None:
         """Read the numbers of the unread steps and account for them in order, up to one at which the run is to stop."""
@@ -259,8 +260,6 @@ class Run(Learner):
         if compiled:
             self.display.note(f"compiled in {compiled:.1f} s")
 
-    # --- the end --------------------------------------------------------------------------------------------------
-
     def overdue(self) -> str:
         """End the display, and return the message that a step or an evaluation did not end after a signal."""
         self.display.end()
@@ -308,7 +307,7 @@ class Run(Learner):
         records = self.folder.metrics()
         telemetry = {
             "logits": over_training(records),
-            "timescales": summary_of_vitals(records),
+            "timescales": summary_of_diagnostics(records),
             "trajectories": trajectories(records),
             "trajectories_by_head": trajectories_by_head(records),
         }

@@ -79,7 +79,7 @@ class MuonAdamW(torch.optim.Optimizer):
         # "fused" also tells torch to load AdamW's step counts onto the device of the parameters.
         defaults = {"lr": lr, "betas": betas, "eps": 1e-8, "momentum": momentum, "adjust": adjust, "fused": True}
         super().__init__(groups or muon_groups(model, weight_decay), defaults)
-        self._blocks = {weight: blocks(parts) for weight, parts in heads_of(model).items()} if per_head else {}
+        self.blocks_of = {weight: blocks(parts) for weight, parts in heads_of(model).items()} if per_head else {}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -103,9 +103,9 @@ class MuonAdamW(torch.optim.Optimizer):
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])  # (1)
         updates = torch._foreach_lerp(gradients, momenta, group["momentum"])
         torch._foreach_mul_(parameters, decay)
-        self._move(parameters, updates, group["lr"], ADJUSTMENTS[group["adjust"]], applied)
+        self.move(parameters, updates, group["lr"], ADJUSTMENTS[group["adjust"]], applied)
 
-    def _move(
+    def move(
         self,
         parameters: list[Tensor],
         updates: Sequence[Tensor],
@@ -124,10 +124,10 @@ class MuonAdamW(torch.optim.Optimizer):
                 cut.add(of_cut, -min(rate * adjust(*directions.shape[1:]), LARGEST_RATE))
 
     def _cut(self, weight: Tensor, update: Tensor) -> Iterator["Cut"]:
-        if weight not in self._blocks:
+        if weight not in self.blocks_of:
             yield Cut(weight, update.unsqueeze(0))
             return
-        for rows, n_blocks, axis in self._blocks[weight]:
+        for rows, n_blocks, axis in self.blocks_of[weight]:
             cut = update.index_select(axis, rows)
             yield Cut(weight, (cut.T if axis else cut).unflatten(0, (n_blocks, -1)), rows, axis)
 

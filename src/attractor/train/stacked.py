@@ -37,7 +37,7 @@ ALIGNED = 64  # the number of weights in a row is a multiple of this, so that ke
 
 
 class Stack:
-    """The weights and AdamW's state of S models, as rows.
+    """The weights and AdamW's state of S models, as rows. What models and optimizers hold becomes views of their rows.
 
     `traced` says whether the pass is replayed from a trace. With a `compiler` it always is, and the trace is compiled.
     """
@@ -69,7 +69,7 @@ class Stack:
         rows = torch.zeros(3, len(models), sum(self.sizes), device=device)
         self.weights, self.mean, self.square = rows
         self.steps = torch.zeros(len(models), device=device)
-        self._gather()
+        self._stack()
         self.decisions = StepDecisions(device, bad_steps, max_bad_steps)
         self._traces: dict[Any, Callable[..., tuple[Tensor, Tensor]]] = {}
 
@@ -82,24 +82,16 @@ class Stack:
         ]
 
     @torch.no_grad()
-    def _gather(self) -> None:
+    def _stack(self) -> None:
+        """Copy weights and moments into the rows, and let the models and optimizers hold views of them."""
         columns = list(zip(*(self._parts(rows) for rows in (self.weights, self.mean, self.square)), strict=True))
         for row, optimizer in enumerate(self.optimizers):
             for parameter, (weight, mean, square) in zip(_in_order(optimizer), columns, strict=True):
                 weight[row] = parameter
+                parameter.data = weight[row]
                 if state := optimizer.state.get(parameter):
                     mean[row], square[row], self.steps[row] = state["exp_avg"], state["exp_avg_sq"], state["step"]
-
-    @torch.no_grad()
-    def hand_back(self, row: int) -> None:
-        """Copy a row back into its model and optimizer, which then are as if trained alone."""
-        values = zip(*(self._parts(rows[row]) for rows in (self.weights, self.mean, self.square)), strict=True)
-        optimizer, has_moved = self.optimizers[row], bool(self.steps[row])
-        for parameter, (weight, mean, square) in zip(_in_order(optimizer), values, strict=True):
-            parameter.copy_(weight)
-            if has_moved:
-                moments = {"exp_avg": mean.clone(), "exp_avg_sq": square.clone()}
-                optimizer.state[parameter] = {"step": self.steps[row].clone(), **moments}
+                optimizer.state[parameter] = {"step": self.steps[row], "exp_avg": mean[row], "exp_avg_sq": square[row]}
 
     def take_step(self, batches: Sequence[Batch], accumulation: int, rate: float) -> Tensor:
         """Take one step of every model on its own batch, and return a row for each of NUMBERS."""
@@ -140,11 +132,11 @@ class Stack:
         """Return the losses and the gradients of (1) for one micro-batch."""
         weights = weights.detach().requires_grad_()
         with self.autocast(), attention_under_vmap():
-            losses, aux_losses = self._losses(weights, inputs, targets, real)
+            losses, aux_losses = self.losses_of(weights, inputs, targets, real)
         (gradients,) = torch.autograd.grad(((losses + aux_losses) * shares).sum(), weights)
         return losses.detach() * shares, gradients
 
-    def _losses(self, weights: Tensor, inputs: Tensor, targets: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+    def losses_of(self, weights: Tensor, inputs: Tensor, targets: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         config = self.models[0].config
         if config.n_classes is not None or inputs[0].numel() * config.vocab_size <= SMALL:
             return self.for_all_models(LanguageModel.loss, weights, inputs, targets, real)

@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from attractor.errors import InputError, RunInterrupted
 from attractor.runs.run_folder import ENVIRONMENT
@@ -26,7 +27,7 @@ from attractor.train.evaluate import Evaluation, validate
 from attractor.train.hardware import on_device
 from attractor.train.heap import freed_memory_kept
 from attractor.train.interrupt import StopRequest
-from attractor.train.loop import Run
+from attractor.train.loop import Run, is_observed
 from attractor.train.parameters import parameter_groups
 from attractor.train.parts import without_data
 from attractor.train.stacked import NUMBERS, Stack
@@ -103,10 +104,11 @@ class StackedRun(Run):
             self.checkpoints.save()
             self.stopped = self.why_stopped
 
-    def collect_weights(self) -> None:
-        self.training.stack.hand_back(self.row)
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         # A separate run would still have the random state of its seed, since a stackable model draws nothing.
         torch.manual_seed(self.config.seed)
+        # torch would save a view with all rows that it is part of.
+        return tree_map_only(Tensor, torch.clone, super().tensors())  # type: ignore[no-any-return]
 
     def evaluation(self, part: str) -> Evaluation:
         return self.training.evaluations(part)[self.row]
@@ -161,19 +163,18 @@ class StackedTraining:
             self.take_steps(stop)
 
     def take_steps(self, stop: StopRequest) -> None:
-        config, runtime = self.config, self.runtime
-        while self.step < config.n_steps and self.alive:
+        n_steps = self.config.n_steps
+        while self.step < n_steps and self.alive:
             self.take_step()
-            interrupted, at_end = stop.signal_number, self.step == config.n_steps
-            intervals = (runtime.log_every, runtime.telemetry_every, config.eval_every, runtime.save_every)
+            interrupted = stop.signal_number
             is_time = any(run.checkpoints.is_time for run in self.alive)
-            if not (at_end or interrupted or is_time or any(n is not None and self.step % n == 0 for n in intervals)):
+            if not (interrupted or is_time or is_observed(self.config, self.runtime, self.step)):
                 continue
             self.read_steps()
             for run in self.alive:
                 run.observe(interrupted, stop.saving, is_time)
             self.since = time.perf_counter()
-            if interrupted is not None and not at_end:
+            if interrupted is not None and self.step < n_steps:
                 raise RunInterrupted(
                     f"interrupted after step {self.step}, saved: {len(self.runs)} runs trained together. "
                     "Resume with the same command",

@@ -1,6 +1,6 @@
 """Measures of a long run's health besides its loss: the norm of the parameters, a probe of attention, loss spikes.
 
-    probe: the first sequence of the validation set, up to 128 tokens (`control/probe.py`, `models/vitals.py`)
+    probe: the first sequence of the validation set, up to 128 tokens (`control/probe.py`, `models/diagnostics.py`)
     spike: loss > median + max(10 MAD, 0.1) of the last 50 losses,   MAD = median |loss - median|           (1)
 
 The bound in (1) is robust: a spike hardly changes it, and a lasting jump counts as spikes for 25 steps alone.
@@ -8,7 +8,7 @@ Without the floor of 0.1, a loss that falls to 0 would be all spikes, since few 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -24,6 +24,7 @@ PROBE_LENGTH = 128
 DEVIATIONS = 10.0
 FLOOR = 0.1  # smallest excess of a spike, in the unit of the loss
 BY_HEAD = ("max_logit", "logit_change")  # kept for every head, too
+TRAJECTORIES = (*BY_HEAD, "gate", "fast_entropy", "slow_entropy", "slow_memory", "residual", "contraction")
 MOST_LOOKS = 64  # largest number of looks that a stored trajectory keeps
 
 
@@ -54,8 +55,8 @@ def over_training(records: Iterable[Mapping[str, Any]]) -> dict[str, float | Non
 def trajectories(records: Sequence[Mapping[str, Any]]) -> dict[str, list[list[float]]]:
     """Return, by name, one number of each look. At most MOST_LOOKS looks are kept, with four digits each."""
     by_name = {}
-    for name, number in TRAJECTORIES.items():
-        looks = ((step, number(value)) for step, value in _looks(records, name))
+    for name in TRAJECTORIES:
+        looks = ((step, _over_heads(name, value)) for step, value in _looks(records, name))
         by_name[name] = [[step, _short(value)] for step, value in looks if value is not None]
     return {name: looks for name, looks in by_name.items() if looks}
 
@@ -79,30 +80,14 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _over(combine: Callable[[Iterable[float]], float]) -> Callable[[Any], float | None]:
-    """Return a function that combines a number or nested lists of numbers. It gives None if one is null: not finite."""
-
-    def number(value: Any) -> float | None:
-        numbers = list(_flat(value))
-        return None if None in numbers else combine(numbers)
-
-    return number
+def _over_heads(name: str, value: Any) -> float | None:
+    """Return the largest logit, or the mean of other numbers; None if one of them is null, since it was not finite."""
+    numbers = list(_flat([trace[-1] for trace in value] if name == "residual" else value))  # of the last evaluation
+    return None if None in numbers else max(numbers) if name == "max_logit" else fmean(numbers)
 
 
 def _flat(value: Any) -> Iterator[Any]:
     return (number for part in value for number in _flat(part)) if isinstance(value, list) else iter((value,))
-
-
-TRAJECTORIES: dict[str, Callable[[Any], float | None]] = {
-    "max_logit": _over(max),
-    "logit_change": _over(fmean),
-    "gate": _over(fmean),
-    "fast_entropy": _over(fmean),
-    "slow_entropy": _over(fmean),
-    "slow_memory": _over(fmean),
-    "residual": lambda residuals: _over(fmean)([trace[-1] for trace in residuals]),  # of the last evaluation
-    "contraction": _over(fmean),
-}
 
 
 def of_same_segment(losses: Sequence[float], n_segments: int) -> Sequence[float]:

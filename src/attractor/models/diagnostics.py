@@ -84,15 +84,15 @@ class BlockCalls:
     by_head: list[Tensor] = field(default_factory=list)  # in positions, head by head
 
 
-def vitals_of(model: LanguageModel, forward: Callable[[], object]) -> "Vitals | None":
+def diagnostics_of(model: LanguageModel, forward: Callable[[], object]) -> "Diagnostics | None":
     """Return what is logged of the model's family in training, besides its logits, on the batch that `forward` runs.
 
     The models do not import this module, so that an exported model carries none of its measures.
     """
-    return Vitals(model, forward) if isinstance(model, FastSlow) else None
+    return Diagnostics(model, forward) if isinstance(model, FastSlow) else None
 
 
-class Vitals:
+class Diagnostics:
     """Measures of a model on the batch that `forward` carries through it, under autocast if `forward` sets it."""
 
     def __init__(self, model: FastSlow, forward: Callable[[], object]) -> None:
@@ -162,8 +162,8 @@ class Vitals:
         return [(partial(post, mask=mask, rotation=rotation), u) for u, mask, rotation, _ in starts]
 
 
-def summary_of_vitals(records: Sequence[Mapping[str, Any]]) -> Record:
-    """Return the vitals that a run's summary holds: their last values, and the largest opening of the gate."""
+def summary_of_diagnostics(records: Sequence[Mapping[str, Any]]) -> Record:
+    """Return the diagnostics that a run's summary holds: their last values, and the largest opening of the gate."""
     looks = [record for record in records if "gate" in record]
     if not looks:
         return {}

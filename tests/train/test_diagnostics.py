@@ -1,7 +1,7 @@
-"""Vitals of FastSlow models have known values, and recording them leaves runs the same to the bit."""
+"""Diagnostics of FastSlow models have known values, and recording them leaves runs the same to the bit."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,9 +12,8 @@ import torch
 from same_runs import Listening
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from attractor.errors import RunInterrupted
 from attractor.models import FastSlow, FastSlowConfig
-from attractor.models.vitals import Vitals, summary_of_vitals
+from attractor.models.diagnostics import Diagnostics, summary_of_diagnostics
 from attractor.runs.run_folder import RunFolder
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
@@ -27,8 +26,8 @@ LENGTH = 26  # the tokens form nine blocks, of which eight are read
 LOOKING = Runtime(device="cpu", log_every=5, telemetry_every=4)
 
 
-def vitals_of(config: FastSlowConfig, gate: float = 0.5, identity: bool = False) -> Vitals:
-    """Return the vitals of a model with an open gate, whose Post layers change nothing under `identity`."""
+def diagnostics_of(config: FastSlowConfig, gate: float = 0.5, identity: bool = False) -> Diagnostics:
+    """Return the diagnostics of a model with an open gate, whose Post layers change nothing under `identity`."""
     model = config.build(seed=0)
     assert isinstance(model, FastSlow)
     with torch.no_grad():
@@ -38,7 +37,7 @@ def vitals_of(config: FastSlowConfig, gate: float = 0.5, identity: bool = False)
                 block.attention.output.out.weight.zero_()
                 block.mlp.down.weight.zero_()
     tokens = torch.randint(320, (2, LENGTH), generator=torch.Generator().manual_seed(1))
-    return Vitals(model, lambda: model.hidden(tokens))
+    return Diagnostics(model, lambda: model.hidden(tokens))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,7 @@ def test_every_call_is_recorded_and_the_first_residual_is_the_change_by_post(met
     """Criterion: the record has Pre, then Post at each evaluation of each round. The first residual of a round is the
     change that Post makes to u."""
     config = SMALL.replace(equilibrium=method, n_iterations=3, n_rounds=2, n_pre=2, n_slow=3)
-    look = vitals_of(config).look()
+    look = diagnostics_of(config).look()
     assert look["gate"] == pytest.approx(0.5)
     assert len(look["fast_change"]) == len(look["fast_entropy"]) == 2 + 2 * n_evaluations
     assert len(look["slow_change"]) == len(look["slow_entropy"]) == len(look["slow_memory"]) == 2 * 3
@@ -61,7 +60,7 @@ def test_every_call_is_recorded_and_the_first_residual_is_the_change_by_post(met
 
 def test_uniform_attention_has_the_entropy_and_the_memory_of_counting() -> None:
     """Criterion: entropy is log(t + 1) nats over t >= 1, and memory is t / 2 positions, in blocks of three tokens."""
-    look = vitals_of(SMALL.replace(attention="uniform")).look()
+    look = diagnostics_of(SMALL.replace(attention="uniform")).look()
     n_blocks = (LENGTH - 1) // 3
     for name, length in (("fast_entropy", LENGTH), ("slow_entropy", n_blocks)):
         expected = sum(math.log(t + 1) for t in range(1, length)) / (length - 1)
@@ -72,20 +71,20 @@ def test_uniform_attention_has_the_entropy_and_the_memory_of_counting() -> None:
 def test_a_decaying_slow_state_starts_with_its_initial_memory() -> None:
     """Criterion: memory is 256 positions of three tokens in every call, since the initial decay is the same for every
     input."""
-    look = vitals_of(SMALL.replace(slow_attention="decay")).look()
+    look = diagnostics_of(SMALL.replace(slow_attention="decay")).look()
     assert look["slow_memory"] == pytest.approx([3 * 256.0] * 4, rel=1e-4)
 
 
 @pytest.mark.parametrize("streams", [1, 4])
 def test_a_post_that_changes_nothing_is_at_its_equilibrium(streams: int) -> None:
     """Criterion: all distances of Post are 0 and iteration forgets at once, while the distances of Pre are not 0."""
-    vitals = vitals_of(SMALL.replace(equilibrium="deq", n_iterations=3, streams=streams), identity=True)
-    look = vitals.look()
+    diagnostics = diagnostics_of(SMALL.replace(equilibrium="deq", n_iterations=3, streams=streams), identity=True)
+    look = diagnostics.look()
     if streams == 1:  # several streams are mixed even where Post adds nothing
         assert look["residual"] == [[0.0] * 3] * 2
         assert look["fast_change"][1:] == [0.0] * 6
     assert look["fast_change"][0] > 0.01
-    found = vitals.convergence()
+    found = diagnostics.convergence()
     assert found is not None
     if streams == 1:
         assert found.record == {"contraction": 0.0, "unsolved": 0.0}
@@ -97,11 +96,11 @@ def test_an_expanding_post_is_reported_by_all_methods_but_a_single_pass(method: 
     """Criterion: with branches ten times as large no token converges, and the warning has the count and the
     residual. The tolerance decides for each token: a tolerance above every residual leaves none unsolved."""
     for tolerance in (1e-3, 1e9) if method != "single" else (1e-3,):
-        vitals = vitals_of(SMALL.replace(equilibrium=method, n_iterations=2, solver_tolerance=tolerance))
+        diagnostics = diagnostics_of(SMALL.replace(equilibrium=method, n_iterations=2, solver_tolerance=tolerance))
         with torch.no_grad():
-            for weight in vitals.model.residual_outputs():
+            for weight in diagnostics.model.residual_outputs():
                 weight.mul_(10)
-        found = vitals.convergence()
+        found = diagnostics.convergence()
         assert found is not None
         assert found.growth > 1
         if method == "single":
@@ -120,23 +119,23 @@ def test_an_expanding_post_is_reported_by_all_methods_but_a_single_pass(method: 
 
 
 def test_missing_parts_are_not_recorded() -> None:
-    frozen = vitals_of(SMALL.replace(frozen=True)).look()
+    frozen = diagnostics_of(SMALL.replace(frozen=True)).look()
     assert frozen.keys() == {"gate", "fast_change", "fast_entropy", "residual"}
-    without_post = vitals_of(SMALL.replace(n_post=0))
+    without_post = diagnostics_of(SMALL.replace(n_post=0))
     assert "residual" not in without_post.look()
     assert without_post.convergence() is None
 
 
 @pytest.mark.parametrize("method", ["single", "deq"])
-def test_vitals_do_not_change_the_model(method: str) -> None:
+def test_diagnostics_do_not_change_the_model(method: str) -> None:
     """Criterion: random state, modes, hooks and gradients stay as before, and a second record has the same numbers."""
-    vitals = vitals_of(SMALL.replace(equilibrium=method, n_iterations=4 if method == "deq" else 1))
-    model = vitals.model
+    diagnostics = diagnostics_of(SMALL.replace(equilibrium=method, n_iterations=4 if method == "deq" else 1))
+    model = diagnostics.model
     model.activation_checkpointing = True
     model.train()
     model.pre.eval()  # this block has another mode than the rest
     random, modes = torch.get_rng_state(), [module.training for module in model.modules()]
-    seen = [(vitals.look(), vitals.convergence()) for _ in range(2)]
+    seen = [(diagnostics.look(), diagnostics.convergence()) for _ in range(2)]
     assert seen[0] == seen[1]
     assert torch.equal(torch.get_rng_state(), random)
     assert [module.training for module in model.modules()] == modes
@@ -149,15 +148,15 @@ def fast_slow(config: TrainConfig) -> TrainConfig:
     return config.replace(model=SMALL, gate_lr=0.1)
 
 
-def vital(folder: Path) -> list[dict[str, Any]]:
+def diagnosed(folder: Path) -> list[dict[str, Any]]:
     return [r for r in RunFolder.open(folder).metrics() if "gate" in r or "contraction" in r]
 
 
 @pytest.mark.parametrize("changes", [{"dropout": 0.1}, pytest.param({"equilibrium": "deq"}, marks=pytest.mark.slow)])
-def test_a_run_is_the_same_to_the_bit_with_vitals_or_without(
+def test_a_run_is_the_same_to_the_bit_with_diagnostics_or_without(
     fast_slow: TrainConfig, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    """Criterion: the weights file and every loss agree. Vitals are recorded at steps 4, 8 and 12, convergence at
+    """Criterion: the weights file and every loss agree. Diagnostics are recorded at steps 4, 8 and 12, convergence at
     evaluations."""
     config = fast_slow.replace(**changes)
     summary = train(config, tmp_path / "with", LOOKING)
@@ -168,8 +167,8 @@ def test_a_run_is_the_same_to_the_bit_with_vitals_or_without(
         [r["loss"] for r in RunFolder.open(tmp_path / run).metrics() if "loss" in r] for run in ("with", "without")
     ]
     assert losses[0] == losses[1]
-    assert vital(tmp_path / "without") == []
-    records = vital(tmp_path / "with")
+    assert diagnosed(tmp_path / "without") == []
+    records = diagnosed(tmp_path / "with")
     assert [r["step"] for r in records if "gate" in r] == [4, 8, 12]
     assert [r["step"] for r in records if "contraction" in r] == [5, 10, 12]
     gates = [r["gate"] for r in records if "gate" in r]
@@ -179,23 +178,8 @@ def test_a_run_is_the_same_to_the_bit_with_vitals_or_without(
     assert summary["trajectories"].keys() >= {"slow_memory", "fast_entropy", "slow_entropy", "residual", "max_logit"}
 
 
-def test_the_vitals_of_a_resumed_run_are_those_of_an_uninterrupted_one(
-    fast_slow: TrainConfig, tmp_path: Path, interrupt_during: Callable
-) -> None:
-    fast_slow = fast_slow.replace(dropout=0.1)
-    train(fast_slow, tmp_path / "whole", LOOKING)
-    interrupt_during([5, 9])
-    for _ in range(2):
-        with pytest.raises(RunInterrupted):
-            train(fast_slow, tmp_path / "parts", LOOKING)
-    train(fast_slow, tmp_path / "parts", LOOKING)
-    assert vital(tmp_path / "parts") == vital(tmp_path / "whole")
-    summaries = [RunFolder.open(tmp_path / run).summary() or {} for run in ("parts", "whole")]
-    assert summaries[0]["timescales"] == summaries[1]["timescales"]
-
-
 @pytest.mark.slow
-def test_stacked_runs_have_the_vitals_of_each_run_alone(config: TrainConfig, tmp_path: Path) -> None:
+def test_stacked_runs_have_the_diagnostics_of_each_run_alone(config: TrainConfig, tmp_path: Path) -> None:
     """Criterion: they have the same records at the same steps, up to the rounding by which stacked weights differ."""
     configs = [config.replace(model=SMALL, seed=seed) for seed in (0, 1)]
     tasks = [each.build_task() for each in configs]
@@ -208,7 +192,7 @@ def test_stacked_runs_have_the_vitals_of_each_run_alone(config: TrainConfig, tmp
     assert not train_stack(together)
     for each in configs:
         train(each, tmp_path / f"alone-{each.seed}", LOOKING)
-        stacked, alone = (vital(tmp_path / f"{how}-{each.seed}") for how in ("stacked", "alone"))
+        stacked, alone = (diagnosed(tmp_path / f"{how}-{each.seed}") for how in ("stacked", "alone"))
         assert [r["step"] for r in stacked] == [r["step"] for r in alone] == [4, 5, 8, 10, 12, 12]
         for one, other in zip(stacked, alone, strict=True):
             assert one.keys() == other.keys()
@@ -237,11 +221,11 @@ def test_an_equilibrium_that_is_not_reached_is_reported_once(
     assert summary["steps"] == 12
     assert summary["timescales"]["unsolved"] > 0
     assert summary["timescales"]["residual"] > 1e-3
-    assert [r["step"] for r in vital(tmp_path) if r.get("unsolved", 0) > 0] == [5, 10, 12]
+    assert [r["step"] for r in diagnosed(tmp_path) if r.get("unsolved", 0) > 0] == [5, 10, 12]
 
 
-def test_a_run_without_vitals_has_no_trajectories() -> None:
-    assert summary_of_vitals([{"step": 1, "loss": 2.0}]) == {}
+def test_a_run_without_diagnostics_has_no_trajectories() -> None:
+    assert summary_of_diagnostics([{"step": 1, "loss": 2.0}]) == {}
     assert trajectories([{"step": 1, "loss": 2.0}]) == {}
 
 
@@ -249,7 +233,7 @@ def test_non_finite_numbers_are_left_out_and_the_others_stay() -> None:
     """Criterion: a record has null for an infinite number, and keeps the other numbers."""
     look = {"step": 4, "gate": -0.25, "slow_memory": [8.0, None], "residual": [[3.0, 0.5], [1.0, 0.25]]}
     expected = {"gate": -0.25, "gate_largest": 0.5, "residual": 0.375}
-    assert summary_of_vitals([{"step": 2, "gate": 0.5}, look]) == expected
+    assert summary_of_diagnostics([{"step": 2, "gate": 0.5}, look]) == expected
     found = trajectories([{"step": 2, "gate": 0.5}, look])
     assert found == {"gate": [[2, 0.5], [4, -0.25]], "residual": [[4, 0.375]]}
 
@@ -269,11 +253,11 @@ def test_trajectories_are_short_evenly_spaced_and_end_at_the_end(n_looks: int) -
 
 
 @pytest.mark.slow
-def test_tensorboard_shows_the_vitals(fast_slow: TrainConfig, tmp_path: Path) -> None:
+def test_tensorboard_shows_the_diagnostics(fast_slow: TrainConfig, tmp_path: Path) -> None:
     """Criterion: each call has its number, and each round the largest residual of its evaluations."""
     train(fast_slow.replace(equilibrium="anderson"), tmp_path, replace(LOOKING, tensorboard=True))
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    for look in (r for r in vital(tmp_path) if "gate" in r):
+    for look in (r for r in diagnosed(tmp_path) if "gate" in r):
         at_step = {
             tag: event.value
             for tag in events.Tags()["scalars"]
@@ -289,7 +273,7 @@ def test_tensorboard_shows_the_vitals(fast_slow: TrainConfig, tmp_path: Path) ->
 
 def test_a_number_that_was_not_finite_is_null_in_the_summary() -> None:
     """Criterion: metrics hold null for it, and the run still ends with a summary."""
-    assert summary_of_vitals([{"gate": None}, {"gate": 0.1}])["gate_largest"] is None
+    assert summary_of_diagnostics([{"gate": None}, {"gate": 0.1}])["gate_largest"] is None
     looks = [
         {"max_logit": [[1.0, None]], "logit_change": [[0.5]]},
         {"max_logit": [[2.0, 3.0]], "logit_change": [[0.7]]},

@@ -1,4 +1,4 @@
-"""The learner of a run: its model and optimizer, and the training step that moves them.
+"""The trainer of a run: its model, its optimizer, and the training step.
 
     step: learning rate of the schedule; gradients of the micro-batches; clipping; update, unless not finite
 
@@ -44,7 +44,7 @@ class StepResult:
     numbers: dict[str, Tensor]  # loss, grad_norm, finite; under some configurations also penalty and param_norm
 
 
-class Learner:
+class Trainer:
     """All that training changes, besides the files of the run."""
 
     def __init__(self, config: TrainConfig, task: Task, runtime: Runtime, world: World | None = None) -> None:
@@ -168,9 +168,6 @@ class Learner:
         of_optimizer = [value for values in self.optimizer.state.values() for value in values.values()]
         return self.world.largest(int(not all_finite([*self.model.state_dict().values(), *means, *of_optimizer]))) == 0
 
-    def collect_weights(self) -> None:
-        """Bring the model up to date; a learner whose weights are stacked with others' holds them elsewhere."""
-
     def evaluation(self, part: str) -> Evaluation:
         """Evaluate the model, with its averaged weights where there is an average, on one validation set."""
         averaged = nullcontext() if self.average is None else self.average.in_place()
@@ -196,7 +193,7 @@ class Learner:
 
     def load_tensors(self, tensors: dict[str, Any]) -> None:
         """Continue from what `tensors` returned; the model holds the weights already."""
-        self.__dict__.pop("decisions", None)  # a learner that is rolled back counts non-finite steps anew
+        self.__dict__.pop("decisions", None)  # a trainer that is rolled back counts non-finite steps anew
         if self.average is not None:
             self.average.go_on_from(tensors["trained"])
         load_optimizer(self.optimizer, tensors["optimizer"])
