@@ -9,7 +9,7 @@ from attractor.attention.project.heads import Heads
 from attractor.attention.score.softmax import Softmax
 from attractor.attention.stage import Coupling, Output, Projection, Scoring, Stage
 from attractor.errors import InputError, require, unknown
-from attractor.files.fields import PrintsChanges, require_types
+from attractor.fields import PrintsChanges, require_types
 
 STAGES: dict[str, type[Stage]] = {"project": Projection, "couple": Coupling, "score": Scoring, "output": Output}
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 from torch import nn
 
 from attractor.errors import unknown
-from attractor.files.fields import PrintsChanges, later, require_types, stored_fields
+from attractor.fields import PrintsChanges, later, require_types, stored_fields
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from attractor.attention import Attention, Rope
 from attractor.attention.acting_weight import acting_weight
 from attractor.attention.position import GridMatrices
 from attractor.errors import InputError, require, unknown
-from attractor.files.fields import later
+from attractor.fields import later
 from attractor.models.config import ROTATIONS
 from attractor.models.mlp import MLPS
 from attractor.models.recurrent import IterationInputs, RecurrentConfig, RecurrentModel

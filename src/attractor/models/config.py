@@ -16,7 +16,7 @@ from attractor.attention.presets import preset
 from attractor.attention.project.decayed import DecayedLayout
 from attractor.attention.stage import Projection
 from attractor.errors import InputError, require, require_count, require_seed, unknown
-from attractor.files.fields import PrintsChanges, later, require_types, stored_fields
+from attractor.fields import PrintsChanges, later, require_types, stored_fields
 from attractor.models.initialize import initialize
 from attractor.models.mlp import MLPS
 from attractor.models.shapes_only import allocate, shapes_only

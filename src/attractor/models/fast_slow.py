@@ -28,7 +28,7 @@ from attractor.attention.stage import Projection
 from attractor.equilibrium.fixed_point import METHODS, MIXED, Solver
 from attractor.equilibrium.manifold import unit_sphere
 from attractor.errors import require, unknown
-from attractor.files.fields import later
+from attractor.fields import later
 from attractor.models.block import Block
 from attractor.models.block_pooling import AlignedBlocks, BlockMemory, Blocks, ContinuedBlocks, NextTokenBlocks
 from attractor.models.config import ModelConfig

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attractor.errors import require, unknown
-from attractor.files.fields import later
+from attractor.fields import later
 from attractor.tasks.epochs import Epochs, philox_draws, philox_key
 from attractor.tasks.task import NOT_SCORED, Batch, TaskConfig, numbered_batches
 

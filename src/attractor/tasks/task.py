@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 import numpy as np
 
 from attractor.errors import unknown
-from attractor.files.fields import PrintsChanges, stored_fields
+from attractor.fields import PrintsChanges, stored_fields
 
 NOT_SCORED = -100  # the same as in kernels/cross_entropy.py, which tasks do not need
 

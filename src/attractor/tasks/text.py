@@ -21,7 +21,7 @@ from attractor.corpus.shards import PreparedCorpus, Tokens, is_prepared
 from attractor.corpus.split import place, split_of
 from attractor.corpus.tokenizer import END_OF_TEXT, ByteTokenizer, Tokenizer
 from attractor.errors import InputError, unknown
-from attractor.files.fields import later
+from attractor.fields import later
 from attractor.tasks.order import Windows, check_length, evaluation_batches
 from attractor.tasks.task import Batch, TaskConfig
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 from attractor.console import waiting
 from attractor.corpus.data_paths import locate
 from attractor.errors import InputError, not_installed, require, require_count, unknown
-from attractor.files.fields import PrintsChanges, later, require_types, stored_fields
+from attractor.fields import PrintsChanges, later, require_types, stored_fields
 from attractor.models import FAMILIES, SIZES, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.families import model_config

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from attractor.attention.sigma_reparam import linear
 from attractor.attention.stage import HeadLayout, Projection, Shape
 from attractor.errors import require
-from attractor.files.fields import later
+from attractor.fields import later
 from attractor.kernels.precision import without_autocast
 
 

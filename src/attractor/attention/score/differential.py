@@ -27,7 +27,7 @@ from attractor.attention.norm import RMSNorm
 from attractor.attention.score.softmax import attend, observe, require_scoring
 from attractor.attention.stage import HeadLayout, Scoring, Shape
 from attractor.errors import unknown
-from attractor.files.fields import later
+from attractor.fields import later
 from attractor.kernels.differential import (
     differential_attention,
     differential_attention_of_pairs,

@@ -28,7 +28,7 @@ from attractor.attention.mask import Mask
 from attractor.attention.score.window import in_blocks
 from attractor.attention.stage import HeadLayout, Scoring, Shape
 from attractor.errors import require
-from attractor.files.fields import later
+from attractor.fields import later
 from attractor.kernels.logsumexp import attention_logsumexp
 from attractor.kernels.precision import HALF_PRECISIONS, without_autocast
 

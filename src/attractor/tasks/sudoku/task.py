@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from attractor.errors import InputError, require
-from attractor.files.fields import later
+from attractor.fields import later
 from attractor.tasks.epochs import Epochs
 from attractor.tasks.sudoku.augment import symmetric_copies
 from attractor.tasks.sudoku.board import FEWEST_KNOWN, check_size
