@@ -108,7 +108,7 @@ class StackedRun(Run):
         # A separate run would still have the random state of its seed, since a stackable model draws nothing.
         torch.manual_seed(self.config.seed)
         # torch would save a view with all rows that it is part of.
-        return tree_map_only(Tensor, torch.clone, super().tensors())  # type: ignore[no-any-return]
+        return tree_map_only(Tensor, torch.clone, super().tensors())
 
     def evaluation(self, part: str) -> Evaluation:
         return self.training.evaluations(part)[self.row]
