@@ -1,12 +1,13 @@
 """How a run reports its progress: the interface `Display`, which reports nothing, and the console of one run."""
 
 import math
-from typing import Any
-
-from rich.console import Console
-from rich.progress import Progress, TaskID
+from typing import TYPE_CHECKING, Any
 
 from attractor.console import in_bytes, in_time, now_and_then, print_line, run_progress, with_prefix
+
+if TYPE_CHECKING:  # the training loop takes no time to load rich
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 
 class Display:
@@ -52,7 +53,7 @@ def shown(loss: float | None) -> str:
     return "not finite" if loss is None or not math.isfinite(loss) else f"{loss:.3f}"
 
 
-def time_left(progress: Progress, bar: TaskID | None) -> str:
+def time_left(progress: "Progress", bar: "TaskID | None") -> str:
     """Return the time left for a line of a log, or nothing while it is unknown; a live bar shows it anyway."""
     remaining = next((task.time_remaining for task in progress.tasks if task.id == bar), None)
     return f"  {in_time(remaining)} left" if remaining else ""
@@ -61,8 +62,8 @@ def time_left(progress: Progress, bar: TaskID | None) -> str:
 class LiveConsole(Display):
     """Shows a live progress bar; in a pipe or a log file, a line for every validation, and now and then for a step."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console()
+    def __init__(self, console: "Console") -> None:
+        self.console = console
         self.progress = run_progress(self.console)
         self.bar: TaskID | None = None
         self.latest: dict[str, Any] = {}
@@ -96,7 +97,7 @@ class LiveConsole(Display):
         left = "" if self.console.is_terminal else f"  {in_numbers(self.latest)}{ahead}"
         self.note(f"step {record['step']:>6}  {numbers}{left}")
 
-    def _say_time_ahead(self, bar: TaskID, record: dict[str, Any]) -> None:
+    def _say_time_ahead(self, bar: "TaskID", record: dict[str, Any]) -> None:
         """Say once how long all further steps take at the speed of the first ones."""
         n_steps = next(task.total or 0 for task in self.progress.tasks if task.id == bar)
         seconds = (n_steps / record["step"] - 1) * record["tokens"] / record["tokens_per_second"]
