@@ -86,7 +86,7 @@ COUNTS = {  # parameters, as counted from tables 8 and 9; table 11 prints those 
     },
     "large": {"standard": 454_690_816},
 }
-PRINTED_COUNTS = {  # where the paper rounds, or prints a count that its tables do not give
+PRINTED_COUNTS: dict[str, Figures] = {  # where the paper rounds, or prints a count that its tables do not give
     "small": {row: (COUNTS["small"][row],) for row in COUNTS["small"] if row != "mlp-only"},
     "medium": {"standard": (152.3e6,), "gqa": (144.4e6,), "coupled-hamiltonian": (152.4e6,)},
     "large": {"standard": (350e6,)},

@@ -46,7 +46,7 @@ STUDY = Study(
         "paper": scale("paper", (0, 1, 2)),
     },
     published=published(
-        {row: coupled_qk.SMALL[row] for row in ("standard", "coupled-hamiltonian")} | coupled_qk.MATCHED_IN_TIME
+        {**{row: coupled_qk.SMALL[row] for row in ("standard", "coupled-hamiltonian")}, **coupled_qk.MATCHED_IN_TIME}
     ),
     claims=("C11",),
 )

@@ -30,6 +30,6 @@ STUDY = Study(
     quantities=(LOSS, GATE, TRAINED),
     probes=(COUPLING_PROBE,),
     scales=scales(),
-    published=published({row: (*figure, None, 1) for row, figure in fast_slow.TWO_TIMESCALES.items()}),
+    published=published({row: (*figure, None, 1) for row, figure in fast_slow.TWO_TIMESCALES.items()}),  # type: ignore[misc]
     claims=("F6",),
 )

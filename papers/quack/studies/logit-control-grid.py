@@ -5,11 +5,13 @@ the paper, whose text prints the grid with a misprint (papers/quack/page.md). No
 seed, so that what is chosen with it is judged on runs that it did not see.
 """
 
+from typing import Any
+
 from attractor.study import PERPLEXITY, Quantity, Scale, Study
 
 from ..settings import RATES, base, methods
 
-GRID = {
+GRID: dict[str, dict[str, Any]] = {
     "QK-norm": {"qk_norm": True},
     **{f"QK-clip {threshold:g}": {"qk_clip": threshold} for threshold in (30.0, 100.0)},
     **{f"fixed {tau:g}": {"qk_rate": tau} for tau in (0.01, 0.1, 10.0)},  # at 1 nothing is done
