@@ -24,5 +24,21 @@ def few_steps(out: Path, n_steps: int, **changes: Any) -> transformers.TrainingA
     return transformers.TrainingArguments(**arguments | changes)
 
 
+def examples(n: int) -> list[dict[str, Tensor]]:
+    """Return n rows that count up from a random token. A different number of first tokens is scored in each row."""
+    generator = torch.Generator().manual_seed(1)
+    drawn = (torch.randint(0, 37, (n, 1), generator=generator) + torch.arange(12)) % 37
+    scored = torch.arange(12) < torch.randint(4, 13, (n, 1), generator=generator)
+    labels = torch.where(scored, drawn, -100)
+    return [{"input_ids": row, "labels": label} for row, label in zip(drawn, labels, strict=True)]
+
+
+def trainer(model: Any, out: Path, steps: int, *callbacks: Any, **changes: Any) -> Any:
+    arguments, rows = few_steps(out, steps, **changes), examples(24)
+    return transformers.Trainer(
+        model=model, args=arguments, train_dataset=rows, eval_dataset=rows[:8], callbacks=[*callbacks]
+    )
+
+
 def weights(model: torch.nn.Module) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -9,7 +9,7 @@ import accelerate
 import pytest
 import torch
 import transformers
-from short_training import few_steps, weights
+from short_training import examples, trainer, weights
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -33,24 +33,8 @@ def around(name: str) -> AttractorForCausalLM:
     return AttractorForCausalLM.of(CONFIGS[name].build(0))
 
 
-def examples(n: int) -> list[dict[str, Tensor]]:
-    """Return n rows that count up from a random token. A different number of first tokens is scored in each row."""
-    generator = torch.Generator().manual_seed(1)
-    drawn = (torch.randint(0, 37, (n, 1), generator=generator) + torch.arange(12)) % 37
-    scored = torch.arange(12) < torch.randint(4, 13, (n, 1), generator=generator)
-    labels = torch.where(scored, drawn, -100)
-    return [{"input_ids": row, "labels": label} for row, label in zip(drawn, labels, strict=True)]
-
-
 def batch(n: int = 6) -> dict[str, Tensor]:
     return {name: torch.stack([example[name] for example in examples(n)]) for name in ("input_ids", "labels")}
-
-
-def trainer(model: Any, out: Path, steps: int, callbacks: list[Any] | None = None, **changes: Any) -> Any:
-    arguments, rows = few_steps(out, steps, **changes), examples(24)
-    return transformers.Trainer(
-        model=model, args=arguments, train_dataset=rows, eval_dataset=rows[:8], callbacks=callbacks or []
-    )
 
 
 def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -161,22 +145,6 @@ def test_the_trainer_accumulates_gradients(tmp_path: Path) -> None:
         torch.testing.assert_close(value, ends[1][key], rtol=1e-4, atol=1e-6)
 
 
-def test_control_of_logits_in_the_trainer(tmp_path: Path) -> None:
-    """Criterion: heads of our layers are clipped, the weights differ from those without control, and a resumed run ends
-    with the bits of an uninterrupted one."""
-    control = {"quack": 0.5, "qk_clip": 1e-3}
-    ends = []
-    for folder, steps, options in (("whole", 6, {}), ("parts", 3, {}), ("parts", 6, {}), ("bare", 6, None)):
-        callbacks = [] if options is None else [LogitControl(**control)]
-        run = trainer(around("standard"), tmp_path / folder, steps, callbacks)
-        run.train(resume_from_checkpoint=folder == "parts" and steps == 6)
-        ends.append((weights(run.model), run.state.log_history))
-    (whole, log), _, (resumed, _), (bare, _) = ends
-    assert [entry["qk_clips"] for entry in log if "qk_clips" in entry][-1] > 0
-    assert all(torch.equal(value, resumed[key]) for key, value in whole.items())
-    assert any(not torch.equal(value, bare[key]) for key, value in whole.items())
-
-
 class Interrupt(transformers.TrainerCallback):
     """A callback that raises the error after the second step of the first training, so that `on_train_end` is never
     called. Ctrl-C and a GPU that runs out of memory do the same."""
@@ -194,7 +162,7 @@ def test_control_is_attached_again_where_training_begins_again(tmp_path: Path) -
     """Criterion: after an interrupt, a second `train()` attaches the control to its new optimizer, once. The largest
     logit and the rates are logged, and afterwards nothing is attached."""
     control = LogitControl(quack=0.5, qk_clip=1e-3)
-    run = trainer(around("standard"), tmp_path, 4, [control, Interrupt(KeyboardInterrupt)], save_strategy="no")
+    run = trainer(around("standard"), tmp_path, 4, control, Interrupt(KeyboardInterrupt), save_strategy="no")
     with pytest.raises(KeyboardInterrupt):
         run.train()
     first = control.rates

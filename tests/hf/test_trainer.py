@@ -1,4 +1,4 @@
-"""Tiny Hugging Face models are trained with logit control in their Trainer."""
+"""Our models and tiny Hugging Face models are trained with logit control in Hugging Face's Trainer."""
 
 import os
 from pathlib import Path
@@ -8,54 +8,49 @@ import pytest
 import torch
 import transformers
 from foreign import COMMON, MODELS
-from short_training import few_steps, weights
+from short_training import trainer, weights
 from torch import nn
 
 from attractor.control import FixedRates, QuacK
 from attractor.errors import InputError
 from attractor.hf import LogitControl
+from attractor.hf.auto_classes import AttractorForCausalLM
+from attractor.models import TransformerConfig
+from tiers import fast_alone
 
-NAMES = ["llama", "qwen2", "qwen3", "deepseek-v3"]  # plain, with biases, with QK-norm, with latents
+NAMES = ["ours", "llama", "qwen2", "qwen3", "deepseek-v3"]  # plain, with biases, with QK-norm, with latents
 THRESHOLD = 1e-3  # below the logits of random weights, so that heads are clipped
 
 
 def build(name: str) -> nn.Module:
+    if name == "ours":
+        config = TransformerConfig(vocab_size=37, d_model=32, n_heads=4, n_layers=2, d_ff=48, max_seq_len=24)
+        return AttractorForCausalLM.of(config.build(0))
     model_type, fields = MODELS[name]
     torch.manual_seed(0)
-    return transformers.AutoModelForCausalLM.from_config(
-        transformers.AutoConfig.for_model(model_type, **COMMON | fields)
-    )
+    config = transformers.AutoConfig.for_model(model_type, **COMMON | fields)
+    return transformers.AutoModelForCausalLM.from_config(config)
 
 
-def batches(n: int) -> list[dict[str, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(1)
-    drawn = [torch.randint(0, 37, (12,), generator=generator) for _ in range(4 * n)]
-    return [{"input_ids": tokens, "labels": tokens} for tokens in drawn]
-
-
-def trainer(model: nn.Module, out: Path, steps: int, callback: Any = None, **changes: Any) -> Any:
-    arguments = few_steps(out, steps, **changes)
-    callbacks = [] if callback is None else [callback]
-    return transformers.Trainer(model=model, args=arguments, train_dataset=batches(6), callbacks=callbacks)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_the_trainer_with_quack_resumes_exactly(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", fast_alone(NAMES, "ours"))
+def test_a_controlled_training_resumes_exactly(name: str, tmp_path: Path) -> None:
     """Criterion: six steps at once and twice three steps end with the same weights, which differ from those without
-    QuacK. Afterwards QuacK is detached from the optimizer."""
-    whole = trainer(build(name), tmp_path / "whole", 6, LogitControl(quack=0.5))
-    whole.train()
-    interrupted = tmp_path / "parts"
-    trainer(build(name), interrupted, 3, LogitControl(quack=0.5)).train()
-    resumed = trainer(build(name), interrupted, 6, LogitControl(quack=0.5))
-    resumed.train(resume_from_checkpoint=True)
-    bare = trainer(build(name), tmp_path / "bare", 6)
-    bare.train()
-    ends = [weights(run.model) for run in (whole, resumed, bare)]
-    assert all(torch.equal(value, ends[1][key]) for key, value in ends[0].items())
-    assert any(not torch.equal(value, ends[2][key]) for key, value in ends[0].items())
-    FixedRates(whole.model, whole.optimizer, 0.5).remove()  # refused if QuacK is still attached
+    control, and heads were clipped. Afterwards QuacK is detached from the optimizer."""
+    control = {"quack": 0.5} | ({} if name == "qwen3" else {"qk_clip": THRESHOLD})
+    runs = []
+    for folder, steps, callbacks in (
+        ("whole", 6, [LogitControl(**control)]),
+        ("parts", 3, [LogitControl(**control)]),
+        ("parts", 6, [LogitControl(**control)]),
+        ("bare", 6, []),
+    ):
+        runs.append(trainer(build(name), tmp_path / folder, steps, *callbacks))
+        runs[-1].train(resume_from_checkpoint=folder == "parts" and steps == 6)
+    whole, resumed, bare = (weights(runs[number].model) for number in (0, 2, 3))
+    assert all(torch.equal(value, resumed[key]) for key, value in whole.items())
+    assert any(not torch.equal(value, bare[key]) for key, value in whole.items())
+    assert name == "qwen3" or [log["qk_clips"] for log in runs[0].state.log_history if "qk_clips" in log][-1] > 0
+    FixedRates(runs[0].model, runs[0].optimizer, 0.5).remove()  # refused if QuacK is still attached
 
 
 def test_impossible_settings_and_resumptions_are_refused(tmp_path: Path) -> None:
