@@ -15,7 +15,7 @@ from attractor.errors import InputError
 from attractor.runs.run_folder import RunFolder
 from attractor.study import load_study
 from attractor.study.launch import Job, attempt, train_one
-from attractor.study.run import key_of
+from attractor.study.plan import key_of
 from attractor.train.config import RECIPES, Runtime
 from attractor.train.finished import finished_run
 from attractor.train.formulas import checksum_of_code
@@ -48,7 +48,7 @@ def test_another_process_makes_the_mechanism_and_trains_the_same_run(file: Path)
     (file.parent / "config").write_bytes(pickle.dumps(config))
     code = (
         "import pickle, sys; config = pickle.loads(open('config', 'rb').read()); "
-        "from attractor.study.run import key_of; print(type(config.model.attention_config.couple), key_of(config))"
+        "from attractor.study.plan import key_of; print(type(config.model.attention_config.couple), key_of(config))"
     )
     said = subprocess.run([sys.executable, "-c", code], cwd=file.parent, capture_output=True, text=True, check=True)
     assert said.stdout.split() == ["<class", f"'{module_of(file)}.Turn'>", key_of(config)]
