@@ -14,7 +14,6 @@ from attractor.report.judged_study import JudgedStudy, parameters_apart
 from attractor.report.study_table import results, tables
 from attractor.runs.quantity import MEAN, PERPLEXITY, Quantity, effective_rank
 from attractor.runs.study_record import StudyRecord
-from attractor.verdict.family import MOST
 from attractor.verdict.judge import judge_observations
 from attractor.verdict.moderated import FEWEST_ROWS
 from attractor.verdict.observations import Observations, ObservedRun
@@ -47,13 +46,14 @@ def test_the_rows_of_a_study_are_judged_as_those_of_any_table(n_rivals: int) -> 
 def test_what_was_judged_is_said_in_words_with_what_would_decide() -> None:
     """Criterion: the further seeds are those that the judge plans, and the command at the end runs them."""
     rows = {"good": shifted(-0.05), "near": shifted(0.001, 0.0016), "far": shifted(1e-9, 0.01)}
-    judged = JudgedStudy(study({"standard": BASE, "uniform": shifted(0.5)} | rows))
+    runs = {"standard": BASE, "uniform": shifted(0.5)} | rows
+    judged, unplanned = JudgedStudy(study(runs, margin=0.006)), JudgedStudy(study(runs))
     words = {row: judged.differences[row, "", FIRST].words for row in rows}
-    further = judged.differences["near", "", FIRST].verdict.further_seeds
+    further = judged.differences["far", "", FIRST].verdict.further_seeds
     assert further
     assert words["good"] == "better"
-    assert f" nats/byte; {further} further seeds would show one of the size measured)" in words["near"]
-    assert f"; more than {MOST} pairs would show one of the size measured)" in words["far"]
+    assert f" nats/byte; {further} further seeds would show a difference of 0.006 nats/byte)" in words["far"]
+    assert not any(difference.verdict.further_seeds for difference in unplanned.differences.values())
     seeds = " ".join(map(str, range(3 + further)))
     expected = f"What next: {further} further seeds: attractor study run studies/synthetic.py --seeds {seeds}"
     assert judged.verdict()[-1].text == expected

@@ -87,7 +87,6 @@ class JudgedDifference:
     def words(self) -> str:
         """The outcome, with its reason where no difference is shown."""
         verdict, unit = self.verdict, f"{' ' if self.measure.unit else ''}{self.measure.unit}"
-        goal = "one of the size measured" if self.margin is None else f"a difference of {self.margin:g}{unit}"
         if verdict.outcome == "no difference":
             return f"no difference within {self.margin:g}{unit}"
         if self.is_shown:
@@ -95,11 +94,11 @@ class JudgedDifference:
         if verdict.detectable is None:
             reason = verdict.reason.removesuffix(".")
             return f"undecided ({reason[:1].lower()}{reason[1:]})"
-        further = f"more than {MOST} pairs would show {goal}"
-        if verdict.further_seeds is not None:
-            further = f"{verdict.further_seeds} further seed{'s' * (verdict.further_seeds > 1)} would show {goal}"
-        known = f"; {further}" if verdict.further_seeds != 0 else ""
-        return f"undecided (smallest detectable {self.smallest}{unit}{known})"
+        further = ""
+        if verdict.further_seeds:
+            more = f"{verdict.further_seeds} further seed{'s' * (verdict.further_seeds > 1)}"
+            further = f"; {more} would show a difference of {self.margin:g}{unit}"
+        return f"undecided (smallest detectable {self.smallest}{unit}{further})"
 
 
 @dataclass(frozen=True)
@@ -407,7 +406,7 @@ class JudgedStudy:
         needed = [
             FEWEST if verdict.n == 1 else verdict.n + (verdict.further_seeds or 0)
             for verdict in (self.differences[place].verdict for place in places)
-            if verdict.n == 1 or (verdict.outcome == "undecided" and verdict.further_seeds is not None)
+            if verdict.n == 1 or verdict.further_seeds
         ]
         n_seeds = max((n for n in needed if n <= MOST), default=0)
         n_further = n_seeds - len(known)

@@ -21,14 +21,14 @@ from attractor.verdict.moderated import moderated
 from attractor.verdict.multiplicity import holm
 from attractor.verdict.observations import Seed
 from attractor.verdict.outcome import Design, Outcome, Verdict
-from attractor.verdict.power import POWER, detectable_with_power, pairs_needed, power_of_pairs
+from attractor.verdict.power import POWER, detectable_with_power, pairs_needed
 from attractor.verdict.sequential import Sequential, p_over_looks
 from attractor.verdict.t_tests import welch_estimate
 from attractor.verdict.words import p_in_words, short_number, shown_size
 
 Key = TypeVar("Key", bound=Hashable)
 SHARED_BASELINE = 0.5  # correlation between differences from one baseline
-MOST = 64  # pairs; where more are needed to show a small difference, a setting with less noise is the better way
+MOST = 64  # pairs; where more are needed to show the margin, a setting with less noise is the better way
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,8 @@ def _outcome(
 
 
 def _with_plan(verdict: Verdict, estimate: Estimate, comparison: Comparison, error_rate: float) -> Verdict:
-    """Return the verdict with the spread, what these runs could have shown, and the seeds that would decide."""
+    """Return the verdict with the spread, what these runs could have shown, and the seeds that would decide about the
+    margin: a plan for the difference that was seen would chase noise."""
     error, d = estimate.standard_error, estimate.degrees_of_freedom
     if not error or not d or not math.isfinite(error):
         return verdict
@@ -209,19 +210,10 @@ def _with_plan(verdict: Verdict, estimate: Estimate, comparison: Comparison, err
     spread = per_seed if not comparison.against else summary(comparison.numbers).standard_deviation
     further = None if verdict.outcome == "undecided" else 0
     if verdict.outcome == "undecided" and comparison.design != "one run a row":
-        needed = _pairs_for(per_seed, comparison.margin, estimate.value, error_rate)
+        needed = None if comparison.margin is None else pairs_needed(per_seed, comparison.margin, level=error_rate)
         further = None if needed is None else max(0, needed - verdict.n)
     detectable = None if in_errors is None else in_errors * error
     return replace(verdict, spread=spread, detectable=detectable, further_seeds=further)
-
-
-def _pairs_for(spread: float, margin: float | None, measured: float, error_rate: float) -> int | None:
-    """Count the pairs that show the margin; without one, those that show the measured difference, up to MOST."""
-    if margin is not None:
-        return pairs_needed(spread, margin, level=error_rate)
-    if not measured or (power_of_pairs(spread, measured, MOST, error_rate) or 0.0) < POWER:
-        return None
-    return pairs_needed(spread, measured, level=error_rate)
 
 
 @cache
@@ -244,12 +236,9 @@ def _reason(verdict: Verdict, comparison: Comparison, within: float | None, n_te
     if verdict.detectable is not None:
         detectable = shown_size(verdict.detectable)
         words += f", which show a true difference of {detectable} in four of five such tables"
-    goal = "one of the size measured" if margin is None else f"a difference of {margin}"
     if verdict.further_seeds:
         more = f"{verdict.further_seeds} further {comparison.pair_of}{'s' * (verdict.further_seeds > 1)}"
-        return f"{words}. {more} would show {goal} as often."
-    if margin is None and verdict.detectable is not None and comparison.design == "paired":
-        return f"{words}. More than {MOST} pairs would be needed to show {goal} as often."
+        return f"{words}. {more} would show a difference of {margin} as often."
     return f"{words}."
 
 

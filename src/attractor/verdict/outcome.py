@@ -48,7 +48,7 @@ class Verdict:
     spread: float | None = None  # standard deviation of the paired differences, or of the row's runs
     correlation: float | None = None  # between the paired runs of the row and of the baseline
     detectable: float | None = None  # the smallest true difference that so many runs show with a power of 80%
-    further_seeds: int | None = None  # that show the margin, or without one the size measured, with a power of 80%
+    further_seeds: int | None = None  # that show the margin with a power of 80%
     p_within: float | None = None  # of "a difference of the margin or more", without a correction
     adjusted_beyond: float | None = None  # of "a difference within the margin", corrected as `adjusted_p` is
     lost: Mapping[Seed, str] = field(default_factory=dict)  # seeds that cannot be compared, and why: diverged, missing
