@@ -21,8 +21,8 @@ from attractor.train.finished import finished_run
 from attractor.train.formulas import checksum_of_code
 from attractor.train.loop import train
 
-PAGE = Path(__file__).parents[2] / "docs" / "studies.md"
-CODE = re.search(r"## A mechanism of your own.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+PAGE = Path(__file__).parents[2] / "docs" / "own-attention.md"
+CODE = re.search(r"## A stage of your own.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 assert CODE is not None
 CODE = CODE.group(1)
 

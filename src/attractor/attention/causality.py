@@ -91,5 +91,6 @@ def _require_same(found: Tensor, expected: Tensor, what: str, name: str) -> None
     if leaks.any():
         position = int(leaks.nonzero()[0])
         raise InputError(
-            f"{name} must see the past alone, and its output at position {position} depends on {what}; mask what it must not see"
+            f"{name} must see the past alone, and its output at position {position} depends on {what}; mask what it "
+            "must not see"
         )

@@ -141,6 +141,7 @@ class Scoring(Stage):
     """
 
     stage = "score"
+    normalised: ClassVar[bool] = True  # whether the weights of a query sum to one
 
     @property
     def halves(self) -> bool:

@@ -97,7 +97,7 @@ def name_in_code(thing: Any) -> str:
 def found_in_code(name: str) -> Any:
     """Return what has this name in the code that was executed. Nothing is executed for it."""
     place, _, attribute = name.rpartition(":")
-    for module in list(sys.modules.values()):
+    for module in reversed(list(sys.modules.values())):  # of two files of one name, the later one
         thing = getattr(module, attribute, None)
         if thing is not None and getattr(thing, "__module__", None) == module.__name__ and name_in_code(thing) == name:
             return thing
