@@ -87,7 +87,7 @@ WRONG = {
     "run and exact": (["solve", PUZZLE, "--exact", "--run=RUN"], "run must be left out with exact, which searches"),
     "no time": (["solve", PUZZLE, "--run=RUN", "--n-iterations=0"], "n_iterations must be at least 1, got 0"),
     "no vote": (["solve", PUZZLE, "--run=RUN", "--votes=0"], "votes must be at least 1, got 0; 1 is no vote"),
-    "picture": (["solve", PUZZLE, "--run=RUN", "--out=way.jpg"], "out must be a name that ends in .svg, .png, .gif"),
+    "picture": (["solve", PUZZLE, "--run=RUN", "--out=way.jpg"], "out must be a name that ends in .svg, .png"),
     "no picture": (["solve", PUZZLE, "--exact", "--out=way.png"], "out must be left out with exact"),
     "size": (["solve", NINE, "--run=RUN"], "puzzle must be 4 x 4 for this run, got 9 x 9; give a run trained with"),
     "family": (["solve", PUZZLE, "--run=TRANSFORMER"], "model must be recurrent"),
