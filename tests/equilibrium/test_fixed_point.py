@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-import torchdeq
 from torch import Tensor, nn
 
 from attractor import attention
@@ -450,21 +449,6 @@ def test_the_graph_of_a_solve_is_freed_with_its_result() -> None:
         assert last[-1]() is None
     finally:
         gc.enable()
-
-
-def test_deq_agrees_with_torchdeq() -> None:
-    """Criterion: the root and the gradients equal those of torchdeq, an independent implementation."""
-    step, u = Toy(0.6), inputs().requires_grad_()
-    variables = (u, *step.parameters())
-    theirs = torchdeq.get_deq(
-        f_solver="fixed_point_iter", f_max_iter=200, f_tol=1e-13, b_solver="fixed_point_iter", b_max_iter=200,
-        b_tol=1e-13, ift=True, f_stop_mode="rel", b_stop_mode="rel",
-    )  # fmt: skip
-    states, _ = theirs(lambda z: u + step(z, 0) - z, torch.zeros_like(u))
-    ours = Solver("deq", 80).solve(step, u).state
-    torch.testing.assert_close(ours, states[-1], atol=1e-10, rtol=1e-10)
-    for x, y in zip(gradients(ours, *variables), gradients(states[-1], *variables), strict=True):
-        torch.testing.assert_close(x, y, atol=1e-9, rtol=1e-9)
 
 
 def test_growth_of_known_maps() -> None:
