@@ -162,10 +162,11 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     ("line", "flaw"),
     [
         (b"one field", r"1 fields where there are 2 columns"),
+        (b"one\ttoo\tmany", r"3 fields where there are 2 columns"),
         (b"text\t2", r"label '2' is not one of negative, positive"),
         (b"text\tnan", r"label 'nan' is not one of"),
         (b"text\t-1", r"the label is hidden, as in test sets"),
-        (b"  \t1", r"empty 'sentence'"),
+        (b"  \t1", r"no text in 'sentence'"),
         (b"caf\xe9\t1", r"'sentence' is not UTF-8"),
     ],
 )
