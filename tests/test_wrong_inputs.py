@@ -227,12 +227,12 @@ claims --root=nope => root must be a folder of studies
 claims --write=empty
 bench eular => unknown attention 'eular'; did you mean 'coupled-euler'
 bench standard --size=smal => unknown size 'smal'; did you mean 'small'
-bench standard --size=itrsa
+bench standard --size=itrsa => size must be that of a Transformer or a FastSlow, got 'itrsa'
 bench standard --size=fast-slow --layers=2 => layers must be left out with size 'fast-slow' ... got 2; change a stack
 bench standard --size=fast-slow --lengths 64 4 => pool_factor must be below seq_len=4, got 4
 bench standard --d-model=17
 bench standard --heads=0
-bench standard --layers=0
+bench standard --layers=0 => layers must be at least 1, got 0
 bench standard --d-ff=0
 bench standard --vocab=0
 bench standard --lengths 0 => lengths must be one or more of at least 1

@@ -395,12 +395,6 @@ def test_the_fingerprint_follows_texts_and_labels(tmp_path: Path) -> None:
     assert len(set(prints)) == 3
 
 
-def test_the_config_survives_storage() -> None:
-    config = Glue(glue_task="mnli", glue_data="folder", glue_tokenizer="gpt2")
-    assert Glue.from_dict({key: value for key, value in config.to_dict().items() if key != "kind"}) == config
-    assert config.seq_len is None
-
-
 def test_data_are_found_by_name_where_the_machine_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = rows_of("sst2")
     write_task(tmp_path / "kept" / "glue" / "SST-2", "sst2", rows)
