@@ -238,11 +238,9 @@ def test_deq_solves_linear_equations() -> None:
     inverse = torch.linalg.inv(torch.eye(6 * WIDTH, dtype=torch.float64) - flat(step.matrix))
     torch.testing.assert_close(result.state.flatten(1), u.flatten(1) @ inverse.T, atol=1e-10, rtol=1e-10)
     assert result.n_unsolved == 0
-    assert result.adjoint_residual.isnan()
     g = inputs(3, 6, seed=5)
     (gradient,) = torch.autograd.grad((result.state * g).sum(), u)
     torch.testing.assert_close(gradient.flatten(1), g.flatten(1) @ inverse, atol=1e-10, rtol=1e-10)
-    assert result.adjoint_residual < 1e-12
 
 
 def test_deq_reaches_a_root_with_any_number_of_token_dimensions() -> None:
@@ -386,7 +384,6 @@ def test_without_backward_iterations_the_gradient_is_of_one_evaluation() -> None
         result = Solver("deq", 60, backward_iterations=n).solve(step, u)
         (ours,) = gradients(result.state, step.weight)
         off.append((ours - true).norm().item())
-        assert result.adjoint_residual.isnan() == (n == 0)
     root = unrolled(step, u).detach()
     (once,) = gradients(step(root, 0), step.weight)
     torch.testing.assert_close(off[0], (once - true).norm().item())
