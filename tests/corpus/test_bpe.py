@@ -1,4 +1,4 @@
-"""Byte-pair encodings restore any text, and keep text from forging special tokens."""
+"""Byte-pair encodings restore any text, keep text from forging special tokens, and agree with the faster encoder."""
 
 import json
 import random
@@ -34,6 +34,26 @@ def write_pair(folder: Path) -> Path:
 @given(st.text())
 def test_text_survives_the_round_trip(text: str) -> None:
     assert TRAINED.decode(TRAINED.encode(text)) == text
+
+
+@given(st.lists(st.text(alphabet=st.sampled_from("abehnort '\n\t129.é日<|>"), max_size=60), max_size=5))
+def test_the_faster_encoder_gives_the_same_ids(texts: list[str]) -> None:
+    pytest.importorskip("tiktoken")
+    assert TRAINED._tiktoken is not None
+    plain = TRAINED._rust.encode_batch(texts, add_special_tokens=False)
+    assert [ids.tolist() for ids in TRAINED.encode_batch(texts)] == [encoding.ids for encoding in plain]
+
+
+def test_the_faster_encoder_is_refused_where_it_would_differ(tmp_path: Path) -> None:
+    """The tokens are 'ab', 'bc' and 'abc', and only 'ab' + 'c' merge to 'abc'. The rule for 'bc' comes first, so an
+    encoder that follows the merges in order never reaches 'abc'."""
+    alphabet = [*bpe._alphabet(), "bc", "ab", "abc"]
+    (tmp_path / "vocab.json").write_text(json.dumps({spelling: i for i, spelling in enumerate(alphabet)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nb c\na b\nab c\n")
+    odd = load_tokenizer(str(tmp_path))
+    assert isinstance(odd, bpe.BytePairs)
+    assert odd._tiktoken is None
+    assert odd.encode("abc").tolist() == [odd.encode("a")[0], odd.encode("bc")[0]]
 
 
 @pytest.mark.parametrize("sign", ["a", " ", "^", "\n", "1"])
