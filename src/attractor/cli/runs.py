@@ -249,7 +249,7 @@ def compare(args: CompareArguments, console: Console) -> None:
         attractor compare standard gated --corpus notes.txt
         attractor compare runs/one runs/another
     """
-    from attractor.study.compare import DEFAULT_PRESETS, Question, compare_mechanisms, speedups
+    from attractor.study.compare import DEFAULT_PRESETS, Asked, compare_mechanisms, speedups
 
     if any(Path(name, "config.json").exists() for name in args.presets):
         return compare_stored(args, console)
@@ -262,7 +262,7 @@ def compare(args: CompareArguments, console: Console) -> None:
     if args.given().get("batch_size") == AUTO:
         advice = "'attractor plan --batch-size auto' says which accumulation fits"
         raise InputError(f"batch_size must be a number in a comparison, got auto; {advice}")
-    question = Question(args.presets or DEFAULT_PRESETS, args.seeds, args.margin, args.thorough, args.within)
+    question = Asked(args.presets or DEFAULT_PRESETS, args.seeds, args.margin, args.thorough, args.within)
     record, failures, folder = compare_mechanisms(
         question, args.config, runtime_of(args), console, args.out, args.workers, command_line()
     )
