@@ -148,15 +148,11 @@ def train(args: TrainArguments, console: Console) -> None:
     unit = stored_loss_unit(summary, config.to_dict())
     console.print(f"{metric['name']} {shown(metric['value'])}, loss {shown(loss)} {unit}", highlight=False)
     if (best := summary.get("best_step")) is not None and best < config.n_steps:
-        print_line(
-            console, f"best {shown(summary['best_loss'])} at step {best:,} of {config.n_steps:,}; later steps did worse"
-        )
+        best_loss = shown(summary["best_loss"])
+        print_line(console, f"best {best_loss} at step {best:,} of {config.n_steps:,}; later steps did worse")
     if skipped := summary.get("skipped_steps"):
-        print_line(
-            console,
         why = "since their loss or gradient was not finite; lower --lr"
         print_line(console, f"{skipped:,} of {config.n_steps:,} steps were skipped, {why}")
-        )
     write_page(path, console, runtime.device)
     next_command = {"text": "generate: attractor generate {}", "sudoku": "solve: attractor solve PUZZLE --run {}"}
     if config.task.kind in next_command:
