@@ -285,8 +285,11 @@ def _of_hub(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Ca
 def _loaded(folder: Path, dtype: torch.dtype | None) -> Any:
     from transformers import AutoModelForCausalLM
 
+    from attractor.hf.replace import RECORD, ReplacedModel
+
+    loader: Any = ReplacedModel if RECORD in described(folder) else AutoModelForCausalLM
     with _explained(folder):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = loader.from_pretrained(
             folder,
             dtype="auto" if dtype is None else dtype,
             local_files_only=True,
