@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from foreign import theirs
 from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
@@ -20,8 +21,9 @@ from attractor.cli.hugging_face import ExportArguments, export, labels_to_export
 from attractor.corpus.tokenizer import ByteTokenizer, load_tokenizer
 from attractor.errors import InputError
 from attractor.hf import export as exporting
-from attractor.hf.export import as_hugging_face, export_model
+from attractor.hf.export import as_hugging_face, export_model, export_replaced
 from attractor.hf.model import AttractorForSequenceClassification
+from attractor.hf.replace import replace_attention
 from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
@@ -109,6 +111,8 @@ for name in names:
         labels = transformers.AutoModelForSequenceClassification
         classes = labels.from_pretrained(folder, trust_remote_code=True, num_labels=5)(tokens)
         answers["tuned for labels"] = {"shape": torch.tensor(classes.logits.shape)}
+changed = transformers.AutoModelForCausalLM.from_pretrained(f"{root}/changed", trust_remote_code=True).eval()
+answers["changed"] = {"logits": changed(tokens).logits}
 assert not [name for name in sys.modules if name.split(".")[0] in ("attractor", "jaxtyping")]
 torch.save(answers, Path(root) / "answers.pt")
 """
@@ -124,6 +128,15 @@ def stirred(config: ModelConfig[LanguageModel]) -> LanguageModel:
     return model
 
 
+def replaced() -> Any:
+    """Return a Llama with two other mechanisms."""
+    model = theirs("llama")
+    model.set_attn_implementation("sdpa")
+    for number, attention in enumerate(("coupled-gated", "coupled-differential")):
+        replace_attention(model, attention, layers=[number], gate=0.5)
+    return model
+
+
 @pytest.fixture(scope="module")
 def built() -> dict[str, LanguageModel]:
     return {name: stirred(config) for name, config in MODELS.items()} | {"labelled": stirred(LABELLED)}
@@ -135,6 +148,7 @@ def answers(built: dict[str, LanguageModel], tmp_path_factory: pytest.TempPathFa
     for name, model in built.items():
         # transformers loads the code of folders with the same name only once, which saves time
         export_model(model, root / name / "model", ByteTokenizer())
+    export_replaced(replaced(), root / "changed")
     surroundings = os.environ | {"HF_MODULES_CACHE": str(root / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", STRANGER, str(root), *built]
     done = subprocess.run(command, env=surroundings, cwd=root, capture_output=True, text=True, timeout=300)
@@ -161,6 +175,12 @@ def test_without_attractor_the_same_text_is_generated(
     tokenizer = exporting.as_fast_tokenizer(ByteTokenizer())
     prompts = tokenizer(["a prompt", "b"], return_tensors="pt", padding=True)
     assert torch.equal(answers[name]["said"], ours.generate(**prompts, max_new_tokens=4, do_sample=False))  # type: ignore[operator]
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_replaced_attention_needs_no_attractor(answers: dict[str, dict[str, Tensor]]) -> None:
+    assert torch.equal(answers["changed"]["logits"], replaced()(TOKENS).logits)
 
 
 @pytest.mark.slow

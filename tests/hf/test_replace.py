@@ -1,4 +1,4 @@
-"""A model of transformers with another mechanism keeps all that transformers does with it: caches, padding, adapters."""
+"""A model of transformers with another mechanism keeps what transformers does with it: caches, padding, adapters."""
 
 from copy import deepcopy
 from pathlib import Path
@@ -195,7 +195,7 @@ def test_a_saved_model_is_loaded_with_its_mechanisms(tmp_path: Path) -> None:
     assert torch.equal(logits(measured, tokens()), logits(model, tokens()))
     with pytest.raises(InputError, match="every weight must have a place"):
         import_model(tmp_path)
-    with pytest.raises(InputError, match="replaced_attention must be in config.json"):
+    with pytest.raises(InputError, match=r"replaced_attention must be in config\.json"):
         ReplacedModel.from_pretrained(tmp_path / "plain")
 
 

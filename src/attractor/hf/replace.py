@@ -335,11 +335,11 @@ class ReplacedModel:
 
     @classmethod
     def from_pretrained(cls, folder: Any, *args: Any, config: Any = None, **options: Any) -> Any:
-        """Return the saved model, whose class is the one that it was saved from; the options are those of that class."""
+        """Return the saved model, which has the class that it was saved from; the options are those of that class."""
         import transformers
 
         config = config or transformers.AutoConfig.from_pretrained(folder)
-        records = getattr(config, RECORD, None)
+        records: Any = getattr(config, RECORD, None)
         require(bool(records), RECORD, "in config.json of a model to be loaded as one with replaced attention", records)
         name = (config.architectures or ["none"])[0]
         kind: Any = getattr(transformers, name, None)
