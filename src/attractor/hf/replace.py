@@ -12,9 +12,9 @@ weights of a layer are in its module `attractor`. During a call of the layer, fu
 projections. They call what is there at that time, which may be an adapter.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -141,6 +141,8 @@ def chosen_layers(model: Any, layers: Iterable[int] | None) -> dict[int, DotProd
         require(False, "layers", "given where layers have been replaced before", layers)
     views: list[QueryKeyHeads] = query_key_heads(model) if layers is None else known_heads(model)
     numbered = {number_of(view.name): view for view in views}
+    alone = len(numbered) == len(views)
+    require(alone, "model", "one stack of layers with one attention each", type(model).__name__, "give a part of it")
     numbers = list(numbered) if layers is None else list(layers)
     for number in numbers:
         possible = ", ".join(map(str, numbered)) or "none"
@@ -153,8 +155,7 @@ def chosen_layers(model: Any, layers: Iterable[int] | None) -> dict[int, DotProd
 
 def number_of(name: str) -> int:
     """Return the number of the layer to which the module of this name belongs."""
-    numbers = re.findall(r"(?:^|\.)(\d+)(?=\.|$)", name)
-    return int(numbers[0]) if numbers else 0
+    return int(next(filter(str.isdigit, name.split(".")), 0))
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,7 @@ class Replaced(nn.Module):
         if self.gate is not None:
             rule = f"a module with a projection {' or '.join(outs)} for a gated output"
             require(bool(self.out), f"'{view.name}'", rule, type(attention).__name__, "replace its couple stage alone")
+        self.halves = wanted.score.halves
         self.own_scale = getattr(wanted.score, "attention_scale", None)
         self.to(weight.dtype)
 
@@ -251,21 +253,15 @@ class Replaced(nn.Module):
             heads = self.couple(self.query.read(projected[self.query.part]), self.key.read(projected[self.key.part]))
             for place, coupled in zip((self.query, self.key), heads, strict=True):
                 projected[place.part] = place.written(projected[place.part], coupled)
-            places = {part: Given(values) for part, values in projected.items()}
+            places = {part: partial(given, values) for part, values in projected.items()}
         if self.gate is not None:
             gate = 2 * self.gate(x).sigmoid()
             places[self.out] = lambda context: parts[self.out](context * gate)
         return places
 
 
-class Given:
-    """A function that returns the same values for the layer's input, whatever it is called with."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.values
+def given(values: Tensor, x: Tensor) -> Tensor:
+    return values
 
 
 def stand_in(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -318,16 +314,14 @@ def attend(
     is_causal = rest.get("is_causal")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     sizes = query.shape[0], query.shape[2], key.shape[2]
-    mask = Mask(allowed=allowed(attention_mask)) if attention_mask is not None else None
-    mask = mask or resolve_mask(bool(causal), *sizes, query.device)
-    if not hasattr(score, "lambda_init"):
+    if attention_mask is None:
+        mask = resolve_mask(bool(causal), *sizes, query.device)
+    else:
+        mask = Mask(attention_mask if attention_mask.dtype == torch.bool else attention_mask >= 0)
+    if not replaced.halves:
         return score(query, key, value, mask, query).transpose(1, 2), None
     context = score(query, key, torch.cat(value.chunk(2, 1), -1), mask, query)
     return torch.cat(context.chunk(2, -1), 1).transpose(1, 2), None
-
-
-def allowed(mask: Tensor) -> Tensor:
-    return mask if mask.dtype == torch.bool else mask >= 0
 
 
 class ReplacedModel:
