@@ -352,7 +352,7 @@ def test_a_readout_that_is_the_embedding_may_be_stored_beside_it(tmp_path: Path)
             lambda folder: change_weights(folder, lambda weights: {n: w for n, w in weights.items() if "lm_" not in n}),
             ["lm_head.weight must be in", "tie_word_embeddings is false, and is missing"],
         ),
-        (shutil.rmtree, ["must be a folder on this machine", "nothing is fetched"]),
+        (shutil.rmtree, ["must be a folder here", "nothing is fetched"]),
     ],
     ids=["none", "pickled", "damaged", "cut short", "int8", "damaged config", "no config", "no readout", "no folder"],
 )
