@@ -15,7 +15,7 @@ from attractor.hf.bundle import ENTRY, OPTIONAL, file_name, rewritten, self_cont
 ENTRIES = [ENTRY, "attractor.hf.replace"]
 CODE = self_contained_code(ENTRIES[1]) | self_contained_code(ENTRIES[0])
 THIRD_PARTY = {"torch", "transformers", "huggingface_hub"}  # huggingface_hub comes with transformers
-BUNDLED = {"attention", "control", "equilibrium", "errors", "fields", "kernels", "models", "evaluating", "taps", "hf"}
+BUNDLED = {"attention", "control", "equilibrium", "errors", "fields", "files", "kernels", "models", "taps", "hf"}
 
 
 def modules() -> dict[str, Path]:

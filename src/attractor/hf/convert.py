@@ -53,11 +53,11 @@ def convert_model(model: LanguageModel, attention: str, seed: int = 0) -> Transf
     converted_model = config.build(seed).to(model.embedding.weight.dtype)
     unplaced = converted_model.load_state_dict(model.state_dict(), strict=False).unexpected_keys
     assert not unplaced, f"a mechanism that starts exactly keeps every weight, and lost {unplaced}"
-    newly_gated = config.attention_config.output != model.config.attention_config.output
+    newly_gated = config.staged_attention.output != model.config.staged_attention.output
     with torch.no_grad():
         for block in converted_model.layers:
             layer = block.attention  # the gate of (1) is closed by its initialization
-            start_closed(layer.couple)  # (2)
+            start_closed(cast(nn.Module, layer.couple))  # (2)
             if newly_gated:
                 output = cast(GatedOutput, layer.output)
                 nn.init.zeros_(output.gate.weight)
@@ -66,7 +66,7 @@ def convert_model(model: LanguageModel, attention: str, seed: int = 0) -> Transf
 
 
 def converted_config(config: TransformerConfig, attention: str) -> TransformerConfig:
-    source, rule = config.attention_config, "one that starts at exactly what this model computes"
+    source, rule = config.staged_attention, "one that starts at exactly what this model computes"
     mechanism = converted(source, chosen(attention, partial(conversion_obstacle, source), rule))
     by_name = config.replace(attention=attention, zero_start=getattr(mechanism.couple, "zero_start", False))
     return by_name if by_name.attention_config == mechanism else config.replace(attention=mechanism)
