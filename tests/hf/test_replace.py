@@ -152,6 +152,14 @@ def test_layers_that_keep_their_score_compute_as_before() -> None:
 PEFT_READS = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 
 
+@pytest.mark.parametrize(("scale", "same"), [(8**-0.5, True), (0.1, False)])
+def test_a_softmax_with_the_scale_of_the_layer_is_the_original(scale: float, same: bool) -> None:
+    model, mechanism = original("llama", "uniform"), AttentionConfig(score=Softmax(attention_scale=scale))
+    before = logits(model, tokens())
+    after = logits(replace_attention(model, mechanism), tokens())
+    assert torch.allclose(after, before, rtol=1e-5, atol=1e-5) == same
+
+
 @PEFT_READS
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"]])
 def test_adapters_of_projections_act_before_the_coupling(targets: Any) -> None:

@@ -230,8 +230,8 @@ class Replaced(nn.Module):
             require(even, f"key heads of '{name}'", "of an even number, as pairs are subtracted", layout.n_kv_heads)
             shape = replace(shape, n_heads=pairs, head_dim=2 * layout.free)
             layout = HeadLayout(pairs, pairs, layout.n_kv_heads // 2, 2 * layout.free, 2 * layout.value)
-        scale = getattr(attention, "scaling", None) or (layout.free / (2 if wanted.score.halves else 1)) ** -0.5
-        return wanted.score.build(shape, layout, scale, wanted.dropout)
+        own_scale = getattr(wanted.score, "attention_scale", None)
+        return wanted.score.build(shape, layout, own_scale or 1.0, wanted.dropout)  # else each call states the scale
 
     @property
     def acts_on_projections(self) -> bool:
@@ -249,7 +249,7 @@ class Replaced(nn.Module):
         """Return what takes the place of the layer's projections for the input x."""
         places: dict[str, Callable[[Tensor], Tensor]] = {}
         if self.couple is not None:
-            projected = {part: parts[part](x) for part in (self.query.part, self.key.part)}
+            projected = {part: parts[part](x) for part in {self.query.part, self.key.part}}
             heads = self.couple(self.query.read(projected[self.query.part]), self.key.read(projected[self.key.part]))
             for place, coupled in zip((self.query, self.key), heads, strict=True):
                 projected[place.part] = place.written(projected[place.part], coupled)
@@ -308,8 +308,8 @@ def attend(
     for name in OTHER_LOGITS:
         require(rest.get(name) is None, name, "absent in a layer with another score", rest.get(name))
     score = replaced.score
-    if scaling is not None and replaced.own_scale is None:
-        score.scale = scaling
+    if replaced.own_scale is None:
+        score.scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     score.dropout = dropout or score.dropout
     is_causal = rest.get("is_causal")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
