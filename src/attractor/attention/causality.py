@@ -76,18 +76,18 @@ def _run(module: nn.Module, x: Tensor, name: str) -> Tensor:
         ) from error
     out = out[0] if isinstance(out, tuple) else out
     if not isinstance(out, Tensor) or out.shape != x.shape or out.dtype != x.dtype:
-        found = f"{tuple(out.shape)} {out.dtype}" if isinstance(out, Tensor) else type(out).__name__
+        returned = f"{tuple(out.shape)} {out.dtype}" if isinstance(out, Tensor) else type(out).__name__
         raise InputError(
             f"{name} must return a tensor of the shape and dtype of its input, {tuple(x.shape)} {x.dtype}, got "
-            f"{found}; return the output, or a tuple that starts with it"
+            f"{returned}; return the output, or a tuple that starts with it"
         )
     return out
 
 
-def _require_same(found: Tensor, expected: Tensor, what: str, name: str) -> None:
-    difference = (found - expected).abs().amax((0, 2))
+def _require_same(changed: Tensor, expected: Tensor, what: str, name: str) -> None:
+    difference = (changed - expected).abs().amax((0, 2))
     size = expected.abs().amax().clamp(min=1e-6)
-    leaks = ~(difference <= TOLERANCE[found.dtype] * size)  # what is not a number is no agreement
+    leaks = ~(difference <= TOLERANCE[changed.dtype] * size)  # what is not a number is no agreement
     if leaks.any():
         position = int(leaks.nonzero()[0])
         raise InputError(

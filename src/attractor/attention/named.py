@@ -44,10 +44,10 @@ def mechanism(named: Any) -> str | Mechanism:
         preset(named)
         return named
     if not place.endswith(".py") and "." not in place:
-        found = [entry for entry in entry_points(group=GROUP) if entry.name == place]
-        if not found:
+        entries = [entry for entry in entry_points(group=GROUP) if entry.name == place]
+        if not entries:
             raise unknown("attention", named, PRESETS, see=WAYS)
-        place, _, name = found[0].value.partition(":")
+        place, _, name = entries[0].value.partition(":")
     module = defined_by(place)
     chosen = mechanism(_named_in(module, name) if name else _only_one(module, place))
     assert not isinstance(chosen, str)
@@ -95,15 +95,15 @@ def _file_name(module: str) -> str:
 
 
 def _named_in(module: ModuleType, name: str) -> Any:
-    found: Any = module
+    thing: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(thing, part):
             raise InputError(
                 f"mechanism '{name}' must be defined in '{module.__file__}', and is not; it has "
                 f"{', '.join(_candidates(module)) or 'none'}"
             )
-        found = getattr(found, part)
-    return found
+        thing = getattr(thing, part)
+    return thing
 
 
 def _only_one(module: ModuleType, place: str) -> Any:
@@ -120,16 +120,16 @@ def _only_one(module: ModuleType, place: str) -> Any:
 
 def _candidates(module: ModuleType) -> dict[str, Any]:
     """Return the mechanisms that a module defines. Modules of torch count only where there is no config."""
-    own = {
+    defined = {
         name: thing
         for name, thing in vars(module).items()
         if isinstance(thing, Mechanism) or getattr(thing, "__module__", None) == module.__name__
     }
     configs = {
         name: thing
-        for name, thing in own.items()
+        for name, thing in defined.items()
         if isinstance(thing, Mechanism) or (isinstance(thing, type) and issubclass(thing, Stage))
     }
     return configs or {
-        name: thing for name, thing in own.items() if isinstance(thing, type) and issubclass(thing, nn.Module)
+        name: thing for name, thing in defined.items() if isinstance(thing, type) and issubclass(thing, nn.Module)
     }

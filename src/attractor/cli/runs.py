@@ -147,6 +147,16 @@ def train(args: TrainArguments, console: Console) -> None:
     loss = summary["valid_loss"]
     unit = stored_loss_unit(summary, config.to_dict())
     console.print(f"{metric['name']} {shown(metric['value'])}, loss {shown(loss)} {unit}", highlight=False)
+    if (best := summary.get("best_step")) is not None and best < config.n_steps:
+        print_line(
+            console, f"best {shown(summary['best_loss'])} at step {best:,} of {config.n_steps:,}; later steps did worse"
+        )
+    if skipped := summary.get("skipped_steps"):
+        print_line(
+            console,
+        why = "since their loss or gradient was not finite; lower --lr"
+        print_line(console, f"{skipped:,} of {config.n_steps:,} steps were skipped, {why}")
+        )
     write_page(path, console, runtime.device)
     next_command = {"text": "generate: attractor generate {}", "sudoku": "solve: attractor solve PUZZLE --run {}"}
     if config.task.kind in next_command:
@@ -249,7 +259,7 @@ def compare(args: CompareArguments, console: Console) -> None:
         attractor compare standard gated --corpus notes.txt
         attractor compare runs/one runs/another
     """
-    from attractor.study.compare import DEFAULT_PRESETS, Question, compare_mechanisms, speedups
+    from attractor.study.compare import DEFAULT_PRESETS, Asked, compare_mechanisms, speedups
 
     if any(Path(name, "config.json").exists() for name in args.presets):
         return compare_stored(args, console)
@@ -262,7 +272,7 @@ def compare(args: CompareArguments, console: Console) -> None:
     if args.given().get("batch_size") == AUTO:
         advice = "'attractor plan --batch-size auto' says which accumulation fits"
         raise InputError(f"batch_size must be a number in a comparison, got auto; {advice}")
-    question = Question(args.presets or DEFAULT_PRESETS, args.seeds, args.margin, args.thorough, args.within)
+    question = Asked(args.presets or DEFAULT_PRESETS, args.seeds, args.margin, args.thorough, args.within)
     record, failures, folder = compare_mechanisms(
         question, args.config, runtime_of(args), console, args.out, args.workers, command_line()
     )

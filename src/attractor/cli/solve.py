@@ -36,7 +36,7 @@ class SolveArguments(OfTrainedModel):
     exact: bool = False
     """solve by search, without a model"""
     out: Path | None = None
-    """picture of the iterations: FILE.svg, .png or .gif"""
+    """picture of the iterations: FILE.svg or .png"""
 
 
 def solve(args: SolveArguments, console: Console) -> None:

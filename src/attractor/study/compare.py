@@ -55,7 +55,7 @@ def print_costs(study: Study, task: Task, runtime: Runtime, console: Console) ->
 
 
 @dataclass(frozen=True)
-class Question:
+class Asked:
     """What a comparison asks: which mechanisms, over which seeds, with which smallest difference that matters."""
 
     presets: Sequence[Any]
@@ -82,7 +82,7 @@ class Question:
 
 
 def compare_mechanisms(
-    question: Question,
+    asked: Asked,
     config_of: Callable[[str | Mechanism, int], TrainConfig],
     runtime: Runtime,
     console: Console,
@@ -94,23 +94,23 @@ def compare_mechanisms(
 
     `config_of` gives the configuration of a mechanism and a seed.
     """
-    began, seeds = time.monotonic(), question.chosen_seeds
-    rows = labelled(question.presets)
+    began, seeds = time.monotonic(), asked.chosen_seeds
+    rows = labelled(asked.presets)
     base = config_of(next(iter(rows.values())), seeds[0])
-    further = {} if question.within is None else {"within": question.within, "margin": question.margin, "seeds": seeds}
-    default = default_folder(base, (*rows, "thorough") if question.thorough else tuple(rows), **further)
+    further = {} if asked.within is None else {"within": asked.within, "margin": asked.margin, "seeds": seeds}
+    default = default_folder(base, (*rows, "thorough") if asked.thorough else tuple(rows), **further)
     task, folder = data_of(base), out or default
-    study = comparison(folder.name, tuple(rows.values()), seeds, base, task, question.margin, question.thorough)
+    study = comparison(folder.name, tuple(rows.values()), seeds, base, task, asked.margin, asked.thorough)
     conduct = Conduct(
         scale=SCALE,
         root=out or folder.parent,
         folder=folder,
         workers=workers,
         command=command,
-        until=began + question.seconds,
+        until=began + asked.seconds,
     )
     print_costs(study, task, runtime, console)
-    if question.within is None:
+    if asked.within is None:
         stored_plan(folder, study.design(SCALE, seeds, command), within=False)
     else:
         study = with_planned_looks(study, conduct, runtime, partial(print_line, console))

@@ -22,7 +22,7 @@ from attractor.attention.named import Mechanism
 from attractor.errors import InputError
 from attractor.runs.configuration import config_hash
 from attractor.runs.study_record import StudyRecord
-from attractor.study.compare import DEFAULT_PRESETS, Question, compare_mechanisms
+from attractor.study.compare import DEFAULT_PRESETS, Asked, compare_mechanisms
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.from_recipe import EVAL_BATCHES, config_from_recipe
 from attractor.train.loop import train
@@ -39,7 +39,7 @@ def compare_in_folder(
     _refuse_children()
     if isinstance(seeds := question.get("seeds"), int):
         question = question | {"seeds": tuple(range(seeds))}
-    asked = Question(presets or DEFAULT_PRESETS, **question)
+    asked = Asked(presets or DEFAULT_PRESETS, **question)
     named = [
         preset if isinstance(preset, str) else getattr(preset, "__name__", "mechanism") for preset in asked.presets
     ]
