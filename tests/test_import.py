@@ -207,9 +207,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_the_public_names_are_these() -> None:
     """These lists are promises, so a change of one belongs in CHANGELOG.md."""
     rooms = "analysis attention claims control equilibrium evaluate hf models report runs study tasks train verdict"
-    functions = "attention_maps capture compare judge load parameter_groups tap"
-    assert set(attractor.__all__) == {*rooms.split(), *functions.split(), "RunResult", "StudyResult"}
-    assert attention.__all__ == ["PRESETS", "Attention", "AttentionConfig", "Cache", "Rope", "Rotation", "build"]
+    functions = "attention_maps capture compare judge load parameter_groups tap train_model"
+    results = {"PRESETS", "RunResult", "RunsResult", "StudyResult"}
+    assert set(attractor.__all__) == {*rooms.split(), *functions.split(), *results}
+    assert attention.__all__ == [
+        *("PRESETS", "Attention", "AttentionConfig", "Cache", "Rope", "Rotation", "Whole"),
+        *("build", "defined_by", "mechanism"),
+    ]
     assert models.__all__ == [
         "FAMILIES",
         "SIZES",
