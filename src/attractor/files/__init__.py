@@ -63,6 +63,14 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, in_json(value).encode("utf-8", errors="backslashreplace"))
 
 
+def from_json(text: bytes | str) -> Any:
+    """Parse JSON, and raise a ValueError where it is none, or is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def in_json(value: Any) -> str:
     return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 

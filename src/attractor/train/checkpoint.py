@@ -18,7 +18,6 @@ A checkpoint is *good* if all numbers of its weights and its optimizer are finit
 The last good checkpoint is kept, however many others follow it. A run that diverged can be rolled back to it.
 """
 
-import json
 import re
 import shlex
 import shutil
@@ -26,6 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from pickle import UnpicklingError
 from statistics import fmean
 from typing import Any
 
@@ -39,6 +39,7 @@ from attractor.files import (
     FULL,
     flush_to_disk,
     follow_umask,
+    from_json,
     in_json,
     set_aside,
     write_json,
@@ -54,6 +55,8 @@ MANIFEST = "manifest.json"
 BEST = "best.json"
 WRITING, REMOVING, REPLACED = ".writing-", ".removing-", ".replaced-"
 HIDDEN = (WRITING, REMOVING, REPLACED)  # prefixes of folders that are no checkpoint yet, or no longer
+# What libraries raise that load a file which no run has written.
+FOREIGN = (SafetensorError, UnpicklingError, RuntimeError, LookupError, TypeError, ValueError, AttributeError, EOFError)
 WINDOW = 50  # training losses that are remembered, of each segment
 RECENT, FACTOR, MARGIN = 10, 2.0, 0.1  # (1)
 
@@ -211,7 +214,7 @@ def good_and_its_best(good: Path) -> set[Path]:
 def _named_by(checkpoint: Path, field: str) -> list[Path]:
     """Return the checkpoint whose step the state of this one names, if it names one."""
     try:
-        step = json.loads((checkpoint / "state.json").read_text()).get(field)
+        step = from_json((checkpoint / "state.json").read_bytes()).get(field)
     except (OSError, ValueError):  # it is missing or damaged
         return []
     return [] if step is None else [checkpoint_of(checkpoint.parent, step)]
@@ -279,7 +282,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     """Return a manifest of any format, and refuse even a changed byte that changes no value."""
     try:
         text = path.read_bytes().decode()
-        manifest = json.loads(text)
+        manifest = from_json(text)
         intact = seal_holds(manifest) and text == in_json(manifest)
     except (OSError, ValueError, AttributeError) as error:
         raise DamagedCheckpointError(f"'{path}' is missing or unreadable") from error
@@ -318,10 +321,26 @@ def newest_intact(folder: Path, warn: Callable[[str], None], set_damage_aside: b
     return None
 
 
+@contextmanager
+def foreign_refused(path: Path) -> Iterator[None]:
+    """Say in one line that a checkpoint has intact files which no run of this configuration has written."""
+    try:
+        yield
+    except (InputError, torch.OutOfMemoryError):
+        raise
+    except FOREIGN as error:
+        is_program = isinstance(error, UnpicklingError)  # for which torch advises to execute it
+        reason = "it is a program, not tensors alone" if is_program else str(error).strip().partition("\n")[0]
+        raise InputError(
+            f"'{path}' must hold the state of its run, and cannot be loaded ({reason}); restore it from a copy"
+        ) from error
+
+
 def load_weights(path: Path, model: nn.Module) -> None:
     """Load the weights of a checkpoint into a model of the same configuration, and refuse a damaged checkpoint."""
     verify_or_refuse(path)
-    load_model(model, str(path / "model.safetensors"))
+    with foreign_refused(path):
+        load_model(model, str(path / "model.safetensors"))
 
 
 def verify_or_refuse(path: Path) -> None:
@@ -343,15 +362,18 @@ def read_checkpoint(
     path: Path, device: torch.device | str = "cpu"
 ) -> tuple[dict[str, Tensor], dict[str, Any], TrainState]:
     """Return the weights, the other tensors and the state of a verified checkpoint."""
-    weights = load_file(path / "model.safetensors", device=str(device))
-    tensors = torch.load(path / "optimizer.pt", map_location=device, weights_only=True)
-    return weights, tensors, state_of(path)
+    with foreign_refused(path):
+        weights = load_file(path / "model.safetensors", device=str(device))
+        tensors = torch.load(path / "optimizer.pt", map_location=device, weights_only=True)
+        return weights, tensors, state_of(path)
 
 
 def state_of(path: Path) -> TrainState:
     """Return the state of a verified checkpoint."""
-    stored = json.loads((path / "state.json").read_text())
+    stored = from_json((path / "state.json").read_bytes())
     known = {f.name for f in fields(TrainState)}
+    if type(stored["step"]) is not int or type(stored["tokens"]) is not int:
+        raise ValueError("step and tokens must be whole numbers")
     return TrainState(**({"recorded_step": None} | {key: value for key, value in stored.items() if key in known}))
 
 
