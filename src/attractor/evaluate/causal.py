@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from attractor.corpus.tokenizer import Tokenizer, special_tokens
 from attractor.corpus.tokenizer_settings import PLAIN_CLASS, TokenizerSettings, first_id, stop_ids
 from attractor.errors import InputError, require
+from attractor.files import from_json
 from attractor.hf.import_models import ATTRACTOR_TYPE, import_model
 from attractor.hf.import_runs import TRAINED_LENGTH, trained_length
 from attractor.hf.progress_bars import without_progress_bars
@@ -351,7 +352,7 @@ def described(folder: Path) -> dict[str, Any]:
             f"'hf download {shlex.quote(str(folder))} --local-dir FOLDER' fetches one from the Hub: give that FOLDER"
         )
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = from_json((folder / "config.json").read_bytes())
     except FileNotFoundError:
         raise InputError(
             f"model must be a run folder or a Hugging Face folder, but '{folder}' has no config.json; give another"

@@ -66,7 +66,7 @@ SEALED = (*SMALL, METRICS)  # and the summary of a finished run
 LENGTH = "metrics_bytes"  # in the seal of an unfinished run: how much of the metrics it covers
 SAMPLES = "samples.json"
 MEASURED = ("loss", "valid_loss", "lr", "grad_norm", "tokens_per_second")  # in a line of metrics, if it has them
-NUMBERS = (float, int, type(None))  # null stands for what is not finite
+NUMBERS = frozenset({float, int, type(None)})  # null stands for what is not finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,7 +337,7 @@ class RunFolder:
 
 def _holds_numbers(record: Mapping[str, Any]) -> bool:
     counts = type(record.get("step")) is int and type(record.get("tokens")) is int
-    return counts and all(type(record.get(name)) in NUMBERS for name in MEASURED)
+    return counts and NUMBERS.issuperset(map(type, map(record.get, MEASURED)))
 
 
 def find_runs(root: str | Path) -> list[RunFolder]:

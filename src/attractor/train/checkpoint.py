@@ -18,11 +18,12 @@ A checkpoint is *good* if all numbers of its weights and its optimizer are finit
 The last good checkpoint is kept, however many others follow it. A run that diverged can be rolled back to it.
 """
 
+import os
 import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from pickle import UnpicklingError
@@ -41,6 +42,7 @@ from attractor.files import (
     follow_umask,
     from_json,
     in_json,
+    remove,
     set_aside,
     write_json,
 )
@@ -117,7 +119,7 @@ def save_checkpoint(run: RunFolder, weights: dict[str, Tensor], tensors: dict[st
     with writing_errors(folder, state.step, temporary):
         restore_replaced(folder)
         for left_over in [path for start in HIDDEN for path in folder.glob(f"{start}*")]:  # of killed processes
-            shutil.rmtree(left_over)
+            remove(left_over)
         temporary.mkdir(parents=True)
         if not run.finished:
             run.seal()  # no power cut leaves a checkpoint without its metrics
@@ -223,10 +225,13 @@ def _named_by(checkpoint: Path, field: str) -> list[Path]:
 def superfluous(run: Path, keep: str, finished: bool) -> list[Path]:
     """Return the checkpoints of a run that can go if it keeps its `best` one, its `last` one, or `none`.
 
+    What lies behind a link is another's.
+
     If no best one was marked, the last one takes its place. An unfinished run always keeps its last one to resume from,
     and its last good one.
     """
-    checkpoints = list_checkpoints(run / "checkpoints")
+    is_link = (run / "checkpoints").is_symlink()
+    checkpoints = [] if is_link else [path for path in list_checkpoints(run / "checkpoints") if not path.is_symlink()]
     last = set(checkpoints[-1:])
     kept = {"best": {best_checkpoint(run / "checkpoints")} - {None} or last, "last": last, "none": set()}[keep]
     to_resume = () if finished else (*last, *(good for path in last for good in _named_by(path, "good_step")))
@@ -239,24 +244,25 @@ def replace_checkpoint(complete: Path, target: Path) -> None:
     A resumed run repeats steps, so there may be one.
     """
     replaced = target.with_name(f"{REPLACED}{target.name}")
-    if target.exists():
+    if os.path.lexists(target):
         target.rename(replaced)
     complete.rename(target)
     flush_to_disk(target.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    with suppress(OSError):
+        remove(replaced)
 
 
 def restore_replaced(folder: Path) -> None:
     """Give its name back to a checkpoint that was set aside for a new one, if the new one was never completed."""
     for path in folder.glob(f"{REPLACED}*"):
         target = folder / path.name.removeprefix(REPLACED)
-        if not target.exists():
+        if not os.path.lexists(target):
             path.rename(target)
 
 
 def remove_checkpoint(path: Path) -> None:
     """Rename a checkpoint to a hidden name, then remove it, so that a kill leaves no half of it."""
-    shutil.rmtree(path.rename(path.with_name(f"{REMOVING}{path.name}")))
+    remove(path.rename(path.with_name(f"{REMOVING}{path.name}")))
 
 
 def verify(path: Path) -> None:
