@@ -131,6 +131,7 @@ def test_pruning_asks_a_person_and_names_the_studies_of_the_runs(attractor, pool
     assert len(list_checkpoints(folder)) == 1
 
 
+@pytest.mark.filterwarnings("default::attractor.errors.LeftOutWarning")
 def test_a_damaged_run_is_finished_anew(attractor):
     Path("runs/standard-1/summary.json").write_text("")
     code, out, err = attractor("runs", "list")

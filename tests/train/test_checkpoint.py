@@ -135,7 +135,7 @@ def test_no_leftover_blocks_a_run(
     ends."""
     obstruct(stopped / "checkpoints" / name, obstacle)
     assert train(config, stopped, runtime)["steps"] == 12
-    assert steps(stopped)[-1] == 12
+    assert steps(stopped / "checkpoints")[-1] == 12
 
 
 def test_a_manifest_of_another_shape_is_damage(stopped: Path) -> None:

@@ -364,7 +364,7 @@ def test_a_batch_that_does_not_divide_among_processes_is_refused(
     """Criterion: the error is one line with exit code 2, before the processes connect to each other."""
     from in_process import command_in_process  # the ranks run this file without the folder of tests
 
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+    for name, value in (TWO | {"RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}).items():
         monkeypatch.setenv(name, value)
     out = tmp_path / "run"
     options = [f"--corpus={corpus}", "--batch-size=6", "--accumulation=2", f"--out={out}", "--device=cpu"]

@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from pickle import UnpicklingError
 from statistics import fmean
 from typing import Any
 
@@ -35,7 +34,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
 
-from attractor.errors import InputError, WritingError
+from attractor.errors import InputError, RunStopped, WritingError
 from attractor.files import (
     FULL,
     flush_to_disk,
@@ -57,8 +56,6 @@ MANIFEST = "manifest.json"
 BEST = "best.json"
 WRITING, REMOVING, REPLACED = ".writing-", ".removing-", ".replaced-"
 HIDDEN = (WRITING, REMOVING, REPLACED)  # prefixes of folders that are no checkpoint yet, or no longer
-# What libraries raise that load a file which no run has written.
-FOREIGN = (SafetensorError, UnpicklingError, RuntimeError, LookupError, TypeError, ValueError, AttributeError, EOFError)
 WINDOW = 50  # training losses that are remembered, of each segment
 RECENT, FACTOR, MARGIN = 10, 2.0, 0.1  # (1)
 
@@ -332,10 +329,10 @@ def foreign_refused(path: Path) -> Iterator[None]:
     """Say in one line that a checkpoint has intact files which no run of this configuration has written."""
     try:
         yield
-    except (InputError, torch.OutOfMemoryError):
+    except (InputError, RunStopped, OSError, MemoryError, torch.OutOfMemoryError):
         raise
-    except FOREIGN as error:
-        is_program = isinstance(error, UnpicklingError)  # for which torch advises to execute it
+    except Exception as error:  # the libraries that load it raise many classes
+        is_program = type(error).__name__ == "UnpicklingError"  # torch advises to execute it
         reason = "it is a program, not tensors alone" if is_program else str(error).strip().partition("\n")[0]
         raise InputError(
             f"'{path}' must hold the state of its run, and cannot be loaded ({reason}); restore it from a copy"
