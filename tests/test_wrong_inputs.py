@@ -25,6 +25,13 @@ from tiers import fast_alone
 
 ROOT = Path(__file__).parents[1]
 TINY = "--d-model=16 --n-heads=2 --n-layers=1 --d-ff=32 --max-seq-len=64 --seq-len=16 --batch-size=4 --n-steps=2"
+# A tokenizer whose pattern takes for ever: the library gives up, by an error that is no Exception.
+BOMB = {
+    "version": "1.0",
+    "added_tokens": [],
+    "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False},
+    "model": {"type": "BPE", "vocab": {chr(code): code - 32 for code in range(32, 127)}, "merges": []},
+}
 DEEP = "[" * 0x010101  # so many that Python's reader of JSON gives up
 STUDY = """
 from attractor.study import Scale, Study, axis
@@ -371,6 +378,7 @@ data prepare text.txt --out=p --max-bad=2
 data prepare text.txt --out=p --workers=0
 data prepare text.txt --out=p --column=
 data prepare *.nope --out=p
+data prepare as.txt --out=q --tokenizer=bomb.json => tokenizer must split any text
 data verify => folder must be given; write attractor data verify FOLDER
 data verify nope
 data verify empty
@@ -459,6 +467,8 @@ def fill(patch: pytest.MonkeyPatch) -> None:
         "record.json": "{}",
         "list.json": "[1]",
         "torn.json": "{",
+        "as.txt": f"{'a' * 60}b\n" * 50,
+        "bomb.json": json.dumps(BOMB),
         "occupied/letter.txt": "dear",
     }
     for name, text in texts.items():

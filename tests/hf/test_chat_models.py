@@ -191,7 +191,7 @@ BOMBS = {
     "loops": "{% for i in range(9999) %}{% for j in range(9999) %}{% for k in range(9999) %}{% endfor %}"
     "{% endfor %}{% endfor %}",
     "repeats": "{{ 'x' * 10**11 }}",
-    "doubles": "{% set text = namespace(s='x') %}{% for i in range(60) %}{% set text.s = text.s + text.s %}{% endfor %}",
+    "doubles": "{% set t = namespace(s='x') %}{% for i in range(60) %}{% set t.s = t.s + t.s %}{% endfor %}",
     "raises": "{{ raise_exception('no') }}",
     "divides": "{{ 1 // 0 }}",
 }
