@@ -11,7 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-DRAWN = {"flip_bytes": 100, "kill_resume": 160, "signals": 47, "kill_study": 40, "power_cut": 20}
+DRAWN = {"flip_bytes": 100, "signals": 47, "kills": 60, "power_cut": 20}
 SCRIPTS = (*DRAWN, "rank_faults", "hostile_files")  # the longest first
 TESTS = Path(__file__).parents[1]
 

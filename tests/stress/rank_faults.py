@@ -21,8 +21,7 @@ from typing import Any
 from attractor.runs.lock import is_held
 from attractor.train.checkpoint import list_checkpoints, verify
 from processes import living_family
-from stress.kill_resume import MODEL, newest_step
-from stress.kill_study import STUDY, runs_of
+from stress.kills import MODEL, STUDY, newest_step, runs_of
 
 LIMIT = 8.0  # seconds that a collective operation may take
 N_STEPS = 4000
