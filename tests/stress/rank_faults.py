@@ -40,12 +40,12 @@ from attractor.__main__ import main
 main()
 """
 SAYS = {
-    "error": "MemoryError: no room on rank 1",
+    "error": "ArithmeticError: no number on rank 1",
     "hang": "rank 1 is gone or stuck",
     "killed rank": "",  # whoever started the ranks ends them
     "killed launcher": "",
 }
-FAULTS = {"error": "raise MemoryError('no room on rank 1')", "hang": "time.sleep(600)"}
+FAULTS = {"error": "raise ArithmeticError('no number on rank 1')", "hang": "time.sleep(600)"}
 
 
 def torchrun(folder: Path, fault: str) -> subprocess.Popen[bytes]:

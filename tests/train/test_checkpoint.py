@@ -352,16 +352,6 @@ def test_a_kill_while_an_old_checkpoint_is_removed_leaves_no_incomplete_one(
     assert not list(folder.glob(".*"))
 
 
-def test_the_remains_of_a_killed_process_are_no_checkpoint_and_are_removed(
-    stopped: Path, save: Callable[[], None]
-) -> None:
-    folder = stopped / "checkpoints"
-    shutil.copytree(folder / "step-00000011", folder / ".writing-step-00000012")
-    assert steps(folder) == [5, 10, 11]
-    save()
-    assert not list(folder.glob(".*"))
-
-
 def test_the_newest_and_the_best_checkpoints_are_kept(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
