@@ -95,7 +95,7 @@ train --task=glue --glue-task=nope
 train --epochs=inf => epochs must be positive and finite, got inf
 train --epochs=0
 train gated => unknown word gated; write --attention gated ('attractor train --help' shows all)
-train --attention=eular => unknown attention 'eular'; did you mean 'coupled-euler'? ('attractor list' shows all)
+train --attention=eular => unknown attention 'eular'; did you mean 'coupled-euler'? ('attractor list' shows all; 
 train --n-stepz=3 => --n-stepz; did you mean --n-steps? ('attractor train --help' shows all)
 train --d-modle=3 --n-heds=2 => --d-modle, --n-heds; did you mean --d-model, --n-heads?
 train --zzzzzz=3 => --zzzzzz ('attractor train --help' shows all)
