@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from textwrap import wrap
-from typing import TypeVar
+from typing import Any
 
 from rich.console import Console, ConsoleOptions
 from rich.table import Table
@@ -12,8 +12,6 @@ from rich.text import Text
 
 from attractor.console import console_table
 from attractor.verdict.words import markdown_escaped
-
-T = TypeVar("T")
 
 NARROW = 12  # letters; a narrower column is not legible
 GAP = 2  # spaces between columns
@@ -60,7 +58,10 @@ def _in_console(labels: Sequence[_Column], numbers: Sequence[_Column]) -> Table:
 
 
 def in_markdown(
-    headings: Sequence[str], rows: Sequence[Sequence[T]], n_texts: int = 1, cell: Callable[[T], str] = markdown_escaped
+    headings: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    n_texts: int = 1,
+    cell: Callable[[Any], str] = markdown_escaped,
 ) -> str:
     """Return a table whose cells are written by `cell`."""
     rule = ["---"] * n_texts + ["---:"] * (len(headings) - n_texts)
