@@ -14,7 +14,7 @@ import pytest
 import attractor
 from attractor import analysis, attention, models
 from in_process import SHORT, TINY
-from stress import kill_study
+from stress import kills
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("rich", "tyro", "scipy", "matplotlib", "jinja2", "transformers", "datasets", "pandas")
@@ -320,7 +320,7 @@ def test_no_file_of_the_current_folder_is_imported(name: str, tmp_path: Path) ->
     if reason := MISSING.get(name):
         pytest.skip(reason)
     folder = tmp_path / "data"
-    kill_study.prepare(folder, n_steps=2)
+    kills.prepare(folder, n_steps=2)
     (folder / "beside.py").touch()
     (folder / "killed.py").write_text("import beside\n" + (folder / "killed.py").read_text())
     for module in NAMES:
