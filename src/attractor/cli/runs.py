@@ -76,6 +76,10 @@ class CompareArguments(Common):
     """smallest difference that matters (text: nats/byte)"""
     thorough: bool = False
     """also the baseline at half and twice the steps"""
+    rates: tuple[float, ...] | None = None
+    """learning rates to try on a pilot seed; each mechanism then has its best one"""
+    match: str = "tokens"
+    """what is equal: tokens, parameters, flops or wall"""
 
 
 @dataclass(frozen=True)
@@ -268,7 +272,15 @@ def compare(args: CompareArguments, console: Console) -> None:
     if args.given().get("batch_size") == AUTO:
         advice = "'attractor plan --batch-size auto' says which accumulation fits"
         raise InputError(f"batch_size must be a number in a comparison, got auto; {advice}")
-    question = Asked(args.presets or DEFAULT_PRESETS, args.seeds, args.margin, args.thorough, args.within)
+    question = Asked(
+        args.presets or DEFAULT_PRESETS,
+        args.seeds,
+        args.margin,
+        args.thorough,
+        args.within,
+        args.rates,
+        args.match,
+    )
     record, failures, folder = compare_mechanisms(
         question, args.config, runtime_of(args), console, args.out, args.workers, command_line()
     )

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,14 @@ from rich.console import Console
 from attractor.attention import Whole
 from attractor.attention.named import Mechanism, label_of, mechanism
 from attractor.console import print_line, seconds_of
-from attractor.errors import require
+from attractor.errors import InputError, require, unknown
 from attractor.runs.configuration import config_hash
 from attractor.runs.quantity import LOSS_OF_VALIDATION, Quantity
-from attractor.runs.study_record import StudyRecord
+from attractor.runs.study_record import BUDGETS, StudyRecord
 from attractor.study.budget import costs_in_words
 from attractor.study.plan import Conduct
 from attractor.study.run import run_study
-from attractor.study.study import CONTROL, Axis, Scale, Study, longer, require_seeds
+from attractor.study.study import CONTROL, Axis, Scale, Study, axis, longer, require_seeds
 from attractor.study.within import stored_plan, with_planned_looks
 from attractor.tasks import Task
 from attractor.train.config import Runtime, TrainConfig, data_of
@@ -29,6 +29,7 @@ from attractor.verdict.speedup import Speedup, effective_speedup
 
 DEFAULT_PRESETS = ("standard", "coupled-euler", "differential", "gated")
 SCALE = "own"
+PILOT_SEED = 1000  # decides the rate of each row, and judges none
 SEEDS, MOST_SEEDS = 4, 8  # of a row, by default: without looks, and with them
 BUDGETS_OF_LADDER = (0.5, 2.0)  # steps of the further runs of the baseline, in units of the comparison's
 SPEED = Quantity("tok/s", "tokens_per_second")
@@ -63,9 +64,19 @@ class Asked:
     margin: float | None = None
     thorough: bool = False
     within: str | None = None  # a time, after which it ends
+    rates: Sequence[float] | None = None  # learning rates, of which a pilot chooses one for each row
+    match: str = "tokens"
 
     def __post_init__(self) -> None:
         require_seeds(self.chosen_seeds)
+        if self.match not in BUDGETS:
+            raise unknown("match", self.match, BUDGETS)
+        require(not self.thorough or self.match == "tokens", "match", "tokens with --thorough", self.match)
+        if self.rates is not None:
+            few, lowest = len(set(self.rates)), min(self.rates, default=0)
+            require(few > 2, "rates", "at least three different ones", few, "the best must lie between two others")
+            require(lowest > 0, "rates", "positive", lowest)
+            require(self.within is None, "rates", "left out with --within", list(self.rates), "run them first")
         if self.within is not None:
             require(self.seconds > 0, "within", "a time above zero", self.within, "as 30m")
             n_seeds = len(self.chosen_seeds)
@@ -97,10 +108,16 @@ def compare_mechanisms(
     began, seeds = time.monotonic(), asked.chosen_seeds
     rows = labelled(asked.presets)
     base = config_of(next(iter(rows.values())), seeds[0])
-    further = {} if asked.within is None else {"within": asked.within, "margin": asked.margin, "seeds": seeds}
+    further: dict[str, Any] = {}
+    if asked.within is not None:
+        further |= {"within": asked.within, "margin": asked.margin, "seeds": seeds}
+    further |= {} if asked.match == "tokens" else {"match": asked.match}
+    further |= {} if asked.rates is None else {"rates": sorted(asked.rates)}
     default = default_folder(base, (*rows, "thorough") if asked.thorough else tuple(rows), **further)
     task, folder = data_of(base), out or default
     study = comparison(folder.name, tuple(rows.values()), seeds, base, task, asked.margin, asked.thorough)
+    if not asked.thorough:
+        study = replace(study, budget=asked.match)
     conduct = Conduct(
         scale=SCALE,
         root=out or folder.parent,
@@ -114,8 +131,43 @@ def compare_mechanisms(
         stored_plan(folder, study.design(SCALE, seeds, command), within=False)
     else:
         study = with_planned_looks(study, conduct, runtime, partial(print_line, console))
+    if asked.rates is not None:
+        chosen = best_rates(study, sorted(set(asked.rates)), conduct, runtime, console)
+        study = replace(study, scales={SCALE: replace(study.on(SCALE), rates=chosen)})
     record, failures = run_study(study, conduct, runtime, console)
     return record, failures, folder
+
+
+def best_rates(
+    study: Study, rates: Sequence[float], conduct: Conduct, runtime: Runtime, console: Console
+) -> dict[str, float]:
+    """Return the learning rate of each row with the lowest loss in a pilot, whose seed judges nothing.
+
+    A row whose best rate is the lowest or the highest is refused, since a better one may lie beyond.
+    """
+    scale = study.on(SCALE)
+    pilot = replace(
+        study,
+        name=f"{study.name}-rates",
+        question=f"Which learning rate is best for each row, of {', '.join(f'{rate:g}' for rate in rates)}?",
+        columns=axis("lr", *rates),
+        scales={SCALE: replace(scale, seeds=(PILOT_SEED,))},
+        margin=None,
+    )
+    record, failures = run_study(pilot, replace(conduct, folder=conduct.root / pilot.name), runtime, console)
+    if failures:
+        raise InputError(f"the pilot of learning rates must finish, and {len(failures)} of its runs failed, see above")
+    losses = {(cell.row, cell.column): cell.by_seed(LOSS_OF_VALIDATION)[PILOT_SEED] for cell in record.cells}
+    best = {row: min(rates, key=lambda rate: losses[row, f"{rate}"]) for row in study.rows.labels}
+    print_line(console, f"best rates (pilot, seed {PILOT_SEED}): {', '.join(f'{r} {x:g}' for r, x in best.items())}")
+    at_edge = [row for row, rate in best.items() if rate in (rates[0], rates[-1]) and row != CONTROL]
+    if at_edge:
+        further = [rates[0] / 2, *rates, 2 * rates[-1]]
+        raise InputError(
+            f"rates must reach beyond the best one of each row, and that of {' and '.join(at_edge)} is at the edge; "
+            f"give --rates {' '.join(f'{rate:g}' for rate in further)}, which runs the new ones alone"
+        )
+    return best
 
 
 def labelled(presets: Sequence[Any]) -> dict[str, str | Mechanism]:

@@ -65,6 +65,8 @@ def compare(
     margin: float | None = None,
     within: str | None = None,
     thorough: bool = False,
+    rates: Sequence[float] | None = None,
+    match: str = "tokens",
     workers: int | None = None,
     **settings: Any,
 ) -> "StudyResult":
@@ -81,7 +83,8 @@ def compare(
         raise InputError(f"runs must be a list of runs, got '{runs}' alone; give [first, second]")
     runs = list(runs)
     if not compared or (runs and all(map(_is_mechanism, runs))):
-        question = {"seeds": seeds, "margin": margin, "within": within, "thorough": thorough}
+        question: dict[str, Any] = {"seeds": seeds, "margin": margin, "within": within, "thorough": thorough}
+        question |= {"rates": rates, "match": match}
         folder = None if out is None else Path(out)
         record, failures, folder = compare_in_folder(runs, question, folder, workers, settings)
         result = StudyResult(record, study_runs(folder)[1])
