@@ -116,7 +116,7 @@ def test_looks_are_written_down_when_more_pairs_are_judged() -> None:
     again = renewed_rule_dates(first, "2026-01-02T10:00", [claim], [few])
     last = renewed_rule_dates(again, "2026-01-03T10:00", [claim], [more])
     assert first == again
-    assert last["C5"]["looks"] == {"laptop": [["2026-01-01", 4], ["2026-01-03", 8]]}
+    assert last["C5"]["looks"] == {"laptop": {"4": "2026-01-01", "8": "2026-01-03"}}
     (entry,) = ledger([more], [claim], last)
     assert "at the last of looks at 4, 8" in entry.verdict.reason
 

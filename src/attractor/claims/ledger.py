@@ -37,7 +37,7 @@ class Entry:
     rule_is_younger: bool = False  # than the runs that it judges
 
 
-# By claim: {"rule": hash, "since": time, "looks": {scale: [[date, number of pairs], ...]}}; looks may be absent.
+# By claim: {"rule": hash, "since": time, "looks": {scale: {number of pairs: date}}}; looks may be absent.
 RuleDates = Mapping[str, Mapping[str, Any]]
 
 
@@ -110,8 +110,8 @@ def read_rule_dates(paper: Path) -> RuleDates:
         ) from error
 
 
-def _checked(looks: Any) -> dict[str, list[list[Any]]]:
-    return {str(scale): [[str(date), int(n)] for date, n in of_scale] for scale, of_scale in looks.items()}
+def _checked(looks: Any) -> dict[str, dict[str, str]]:
+    return {scale: {str(int(n)): str(date) for n, date in of_scale.items()} for scale, of_scale in looks.items()}
 
 
 def renewed_rule_dates(
@@ -125,11 +125,11 @@ def renewed_rule_dates(
         assert claim.rule is not None
         before, rule = known.get(claim.id, {}), claim.rule.fingerprint
         since = before["since"] if before.get("rule") == rule else now
-        looks = {scale: list(of_scale) for scale, of_scale in before.get("looks", {}).items()}
+        looks = {scale: dict(of_scale) for scale, of_scale in before.get("looks", {}).items()}
         for scale, record in _by_scale(claim, records).items() if claim.rule.n_comparisons else ():
             n = max((part.n for part in _parts(claim.rule, record) if part.status is not None), default=0)
-            if n > max((at for _, at in looks.get(scale, ())), default=1):
-                looks.setdefault(scale, []).append([now[:10], n])
+            if n > max(map(int, looks.get(scale, ())), default=1):
+                looks.setdefault(scale, {})[str(n)] = now[:10]
         renewed[claim.id] = {"rule": rule, "since": since} | ({"looks": looks} if looks else {})
     return renewed
 
@@ -146,7 +146,7 @@ def _entry(claim: Claim, records: Sequence[StudyRecord], rule_dates: RuleDates) 
         return Entry(claim, ClaimVerdict("not run", "no study of ours asks this yet"))
     looks = rule_dates.get(claim.id, {}).get("looks", {})
     by_scale = {
-        scale: replace(record, looks=tuple(n for _, n in looks.get(scale, ())))
+        scale: replace(record, looks=tuple(map(int, looks.get(scale, ()))))
         for scale, record in _by_scale(claim, records).items()
     }
     verdicts = [_judged(claim.rule, by_scale[scale]) for scale in SCALES if scale in by_scale]
