@@ -132,10 +132,10 @@ class WhereActing(Conditional):
         numbers = {row: values(record, self.effort, row, "") for row in self.rows}
         efforts = {row: fmean(x.values()) for row, x in numbers.items() if not isinstance(x, Obstacle)}
         if not efforts:
-            return f"these runs did not record {self.effort.name} of {self.rows[0]}; new runs do"
+            return f"cannot tell: these runs did not record {self.effort.name} of {self.rows[0]}; new runs do"
         largest = max(efforts, key=lambda row: efforts[row])
         return (
-            f"{self.effort.name} of {largest} is {efforts[largest]:.2g}, below {self.least:g}, so the penalty "
+            f"cannot tell: {self.effort.name} of {largest} is {efforts[largest]:.2g}, below {self.least:g}, so the penalty "
             "could not have acted; a larger weight would decide"
         )
 

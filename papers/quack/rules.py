@@ -21,4 +21,4 @@ class AtScales(Conditional):
         return f"cannot tell but at the scale {', '.join(self.scales)}: {self.why}"
 
     def obstacle(self, record: StudyRecord) -> str | None:
-        return None if record.design.scale in self.scales else self.why
+        return None if record.design.scale in self.scales else f"cannot tell: {self.why}"

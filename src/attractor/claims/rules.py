@@ -417,7 +417,7 @@ class InRegime(Conditional):
         for row, column in itertools.product(self.rows, self.columns):
             numbers, where = values(record, self.quantity, row, column), f"{row}{_among((column,))}"
             if isinstance(numbers, Obstacle):
-                return f"these runs did not record {self.quantity.name} of {where}; new runs do"
+                return f"cannot tell: these runs did not record {self.quantity.name} of {where}; new runs do"
             mean = math.fsum(numbers.values()) / len(numbers)
             if not self.least <= mean <= self.most:
                 return f"regime not reached: {self.quantity.name} of {where} is {mean:.3g}, and {self.why}"
@@ -444,7 +444,7 @@ def cannot_tell(part: Statement, why: str) -> Statement:
     """Return the part as unclear, unless it has no runs or decides nothing."""
     if part.status in (None, "not run"):
         return part
-    return replace(part, status="unclear", reason=f"cannot tell: {why}", to_show=None, to_exclude=None)
+    return replace(part, status="unclear", reason=why, to_show=None, to_exclude=None)
 
 
 def measured(statement: str, comparison: Compared, quantity: Quantity) -> Statement:
