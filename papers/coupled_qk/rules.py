@@ -113,8 +113,8 @@ class AtOneRate(Conditional):
         )
         rates = next((known for known in by_column if len(known) > 1), None)
         return rates and (
-            f"cannot tell: the learning rates are {' and '.join(f'{rate:g}' for rate in sorted(rates))}, and the rate alone changes "
-            "how a model attends; runs at one rate would decide"
+            f"cannot tell: the learning rates are {' and '.join(f'{rate:g}' for rate in sorted(rates))}, and the rate "
+            "alone changes how a model attends; runs at one rate would decide"
         )
 
 

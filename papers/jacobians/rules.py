@@ -135,8 +135,8 @@ class WhereActing(Conditional):
             return f"cannot tell: these runs did not record {self.effort.name} of {self.rows[0]}; new runs do"
         largest = max(efforts, key=lambda row: efforts[row])
         return (
-            f"cannot tell: {self.effort.name} of {largest} is {efforts[largest]:.2g}, below {self.least:g}, so the penalty "
-            "could not have acted; a larger weight would decide"
+            f"cannot tell: {self.effort.name} of {largest} is {efforts[largest]:.2g}, below {self.least:g}, so the "
+            "penalty could not have acted; a larger weight would decide"
         )
 
 
