@@ -160,11 +160,13 @@ def lead() -> "Figure":
             torch.tensor([fmean(curve[at] for curve in against.values()) for at in points]),
             spacing=(torch.tensor(steps),),
         )[0]
-        in_steps.plot(x, [gain / -fall for gain, fall in zip(middle, falls.tolist(), strict=True)], color=color)
+        gained = [gain / -fall for gain, fall in zip(middle, falls.tolist(), strict=True)]
+        n_early = sum(at <= points[-1] / 2 for at in points)  # later the rate falls, and with it what a step gains
+        in_steps.plot(x[:n_early], gained[:n_early], color=color, linewidth=1.4)
     for axes in (in_loss, in_steps):
         axes.axhline(0, color=INK, linewidth=0.8)
     titled(in_loss, "lead", "million bytes", "nats a byte")
-    titled(in_steps, "lead in steps of standard attention", "million bytes", "steps of 1,000")
+    titled(in_steps, "lead in steps, first half", "million bytes", "steps of 1,000")
     keyed(in_loss, loc="upper right")
     return figure
 
