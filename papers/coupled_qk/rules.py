@@ -112,7 +112,9 @@ class AtOneRate(Conditional):
             for column in record.design.columns
         )
         rates = next((known for known in by_column if len(known) > 1), None)
-        return rates and (
+        if rates is None:
+            return None
+        return (
             f"cannot tell: the learning rates are {' and '.join(f'{rate:g}' for rate in sorted(rates))}, and the rate "
             "alone changes how a model attends; runs at one rate would decide"
         )
