@@ -267,7 +267,7 @@ def test_a_one_sided_test_is_told_and_planned_as_one():
     assert "at most 0.03 nats/byte higher" in far_lower.reason
     assert "within" not in far_lower.reason + rule.words
     sd = summary([20 * x for x in OWN[:8]]).standard_deviation
-    assert rule.parts(two_rows(0.03, noise=20))[0].to_exclude == pairs_needed(sd, 0.03, power=0.8, level=0.1)
+    assert rule.parts(two_rows(0.03, noise=20))[0].to_exclude == pairs_needed(sd, 0.03, power=0.8, level=0.05)
 
 
 def test_two_quantities_of_one_comparison_are_told_apart():

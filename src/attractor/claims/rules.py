@@ -6,7 +6,7 @@ a claim was judged before at fewer pairs, every p value counts those looks (`ver
 
     Differs      holds where the difference is shown in the claimed direction (p < 0.05); fails where the opposite is
                  shown, or where the 95% interval lies within ± m: so small a lead is not the claimed one
-    Equivalent   holds where the difference is shown to lie within ± m (two one-sided tests at 0.05) and the premises
+    Equivalent   holds where the difference is shown to lie within ± m (two one-sided tests at 0.025) and the premises
                  hold, without which "no difference" says nothing; fails where the 95% interval lies outside ± m
     Contrast     compares the difference of two rows between columns: an interaction. It holds where the weighted sum of
                  the columns' differences is shown in the claimed direction, and fails where it is shown to reach less
@@ -144,14 +144,14 @@ class Equivalent(Rule):
         p = verdict.p_within  # all parts must hold, so none needs a correction
         margin = in_unit(pair.margin, self.quantity)
         bound = f"at most {margin} higher" if self.only_above else f"within {margin}"
-        if p is not None and p < LEVEL:
+        if p is not None and p < LEVEL / 2:
             within = f"{bound} with {pairs}, {p_in_words(p)}"
             if missing:
                 return replace(part, reason=f"{within}, but the premise is not shown: {missing}")
             return replace(part, status="holds", reason=within, weakness=(P_VALUE, p))
         if verdict.adjusted_beyond is not None and verdict.adjusted_beyond < LEVEL:
             return replace(part, status="fails", reason=f"a difference beyond {margin} is shown with {pairs}")
-        needed = pairs_to_exclude(verdict.spread, pair.margin, LEVEL, n_sides=1 if self.only_above else 2)
+        needed = pairs_to_exclude(verdict.spread, pair.margin, LEVEL / 2, n_sides=1 if self.only_above else 2)
         shown = f"not shown to {'be' if self.only_above else 'lie'} {bound} with {pairs}"
         return replace(part, reason=shown, to_exclude=needed)
 
