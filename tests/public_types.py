@@ -7,6 +7,7 @@ from torch import Tensor
 
 import attractor
 from attractor.attention import Attention, AttentionConfig
+from attractor.attention.whole import WholeLayer
 from attractor.models import Transformer, TransformerConfig
 from attractor.train.config import TrainConfig
 
@@ -22,7 +23,7 @@ def types_of_results() -> None:
 
 def types_of_models() -> None:
     assert_type(attractor.attention.PRESETS, dict[str, AttentionConfig])
-    assert_type(attractor.attention.build("gated", d_model=8, n_heads=2), Attention)
+    assert_type(attractor.attention.build("gated", d_model=8, n_heads=2), Attention | WholeLayer)
     assert_type(TransformerConfig().replace(n_layers=2), TransformerConfig)
     assert_type(TransformerConfig().build(), Transformer)
     assert_type(attractor.tap("name", Tensor()), Tensor)

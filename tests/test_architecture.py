@@ -17,7 +17,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "files": set(),
     "console": set(),
     "fields": set(),
-    "attention": {"fields", "kernels"},
+    "attention": {"fields", "files", "kernels"},
     "train": {
         "fields",
         "analysis",

@@ -3,10 +3,11 @@ unnoticed.
 
 After a change that is meant to alter training, raise the version of the changed computation in
 `attractor/train/formulas.py`, so that older runs do not count as new ones. Then write the losses again with `python
-tests/test_golden.py`, and give the reason in the commit.
+tests/test_golden.py [NAME ...]`, and give the reason in the commit.
 """
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -62,5 +63,7 @@ def test_presets_that_compute_different_things_have_different_losses() -> None:
 
 
 if __name__ == "__main__":
-    rows = (f'  "{name}": {json.dumps([round(x, 6) for x in losses(name)])}' for name in PRESETS)
+    golden = json.loads(GOLDEN.read_text())
+    golden |= {name: [round(x, 6) for x in losses(name)] for name in sys.argv[1:] or PRESETS}
+    rows = (f'  "{name}": {json.dumps(golden[name])}' for name in PRESETS)
     GOLDEN.write_text("{\n" + ",\n".join(rows) + "\n}\n")

@@ -87,7 +87,7 @@ train --task=glue --glue-task=nope
 train --epochs=inf => epochs must be positive and finite, got inf
 train --epochs=0
 train gated => unknown word gated; write --attention gated ('attractor train --help' shows all)
-train --attention=eular => unknown attention 'eular'; did you mean 'coupled-euler'? ('attractor list' shows all)
+train --attention=eular => unknown attention 'eular'; did you mean 'coupled-euler'? ('attractor list' shows all; 
 train --n-stepz=3 => --n-stepz; did you mean --n-steps? ('attractor train --help' shows all)
 train --d-modle=3 --n-heds=2 => --d-modle, --n-heds; did you mean --d-model, --n-heads?
 train --zzzzzz=3 => --zzzzzz ('attractor train --help' shows all)
@@ -225,24 +225,25 @@ claims empty => holds none
 claims empty {ROOT}/papers => one folder of papers
 claims --root=nope => root must be a folder of studies
 claims --write=empty
-bench nope
-bench standard --size=nope
-bench standard --size=itrsa
-bench standard --size=fast-slow --layers=2
-bench standard --size=fast-slow --lengths=3
+bench eular => unknown attention 'eular'; did you mean 'coupled-euler'
+bench standard --size=smal => unknown size 'smal'; did you mean 'small'
+bench standard --size=itrsa => size must be that of a Transformer or a FastSlow, got 'itrsa'
+bench standard --size=fast-slow --layers=2 => layers must be left out with size 'fast-slow' ... got 2; change a stack
+bench standard --size=fast-slow --lengths 64 4 => pool_factor must be below seq_len=4, got 4
 bench standard --d-model=17
 bench standard --heads=0
-bench standard --layers=0
+bench standard --layers=0 => layers must be at least 1, got 0
 bench standard --d-ff=0
 bench standard --vocab=0
-bench standard --lengths 0
-bench standard --tokens=-1
-bench standard --precision=fp8
-bench standard --rounds=-1
+bench standard --lengths 0 => lengths must be one or more of at least 1
+bench standard --tokens=0 => tokens must be at least 1, got 0; leave it out
+bench standard --precision=fp8 => unknown precision 'fp8'
+bench standard --rounds=-1 => rounds must be at least 0, got -1
 bench standard --rounds=two
-bench standard --decode=-1
+bench standard --decode=-1 => decode must be at least 0, got -1
+bench standard --patience=0 => patience must be positive
 bench standard --patience=nan
-bench standard --baseline=nope
+bench standard --baseline=standrad => did you mean 'standard'
 bench coupled-euler:
 bench coupled-euler:n_steps
 bench coupled-euler:n_steps=0
@@ -251,22 +252,24 @@ bench coupled-euler:dt=-1
 bench coupled-euler:dt=inf
 bench coupled-euler:softcap=soft
 bench standard --device=nope
-bench standard --figure=x.gif
+bench standard --figure=x.gif => figure must end in .png, .pdf, .svg, got 'x.gif'
+bench standard --figure=x.svg --rounds=0 => figure must be left out where nothing ... is measured
 bench standard --out=empty
 bench standard --out=text.txt/x.json => 'text.txt'
 measure run => --on
-measure --on=text.txt
+measure --on=text.txt => models must be at least one folder
 measure nope --on=text.txt
-measure empty --on=text.txt
+measure empty --on=text.txt => model must be a run folder or a Hugging Face folder ... empty' has no con
 measure run --on=nope.txt
 measure run --on=empty.txt
 measure run --on=binary.bin
 measure run --on=text.txt --length=0
 measure run --on=text.txt --n-samples=0
-measure run --on=text.txt --layers 7
+measure run --on=text.txt --layers 7 => layers must be from 0 to
 measure run --on=text.txt --k=-1
 measure run --on=text.txt --memory=nan
-measure run --on=text.txt --dtype=fp8
+measure run --on=text.txt --dtype=fp8 => unknown dtype 'fp8'
+measure run --on=text.txt --device=nowhere => device must be one that torch can use here
 measure run --on=text.txt --seed=-1
 measure run --on=text.txt --checkpoint=nope
 measure run --on=text.txt --out=text.txt
@@ -280,35 +283,43 @@ evaluate text.txt
 evaluate no-weights
 evaluate flipped
 evaluate run --on=nope
+evaluate run --on=none.txt => on must be a text file
+evaluate run --on=stdlib-docs --column=x => column must be left out
+evaluate openai-community/gpt2 --on=text.txt => nothing is fetched
 evaluate run --on=text.txt --window=0
 evaluate run --on=text.txt --stride=0
-evaluate run --on=text.txt --window=16 --stride=32
+evaluate run --on=text.txt --window=8 --stride=9 => stride must be between
 evaluate run --on=text.txt --batch-size=0
-evaluate run --on=text.txt --votes=3
-evaluate run --on=text.txt --dtype=fp8
+evaluate run --on=text.txt --votes=3 => votes must be left out
+evaluate run --on=text.txt --dtype=fp8 => unknown dtype
 evaluate run --on=text.txt --out=text.txt
 evaluate run --against=nope
-evaluate run --n-shots=3
+evaluate run --n-shots=3 => n_shots must be left out without --tasks
 evaluate run --dtype=fp32 => dtype must be left out where a run is measured on its validation sets
 evaluate run --window=8 => window must be left out where a run is measured on its validation sets
-evaluate run --tasks nope --on=text.txt
+evaluate run --tasks nope --on=text.txt => on must be left out with --tasks
+evaluate run --tasks nope --include-path=none => include_path must be a folder
 evaluate run --tasks nope --limit=0
 evaluate run --n-iterations 3
 evaluate imported
 evaluate x --votes=a => --votes must be a whole number, got 'a'
 solve => puzzle must be given; write attractor solve PUZZLE
-solve 0000 --exact => got '0000'
-solve nope.txt --exact
+solve 0000 --exact => puzzle must be its cells in a row (16, 36, 81, 256 digits, 0 or . ... got '0000'
+solve nope/such.txt --exact => a file that is there, got 'nope/such.txt'; check the path
+solve 1..e............ --exact => boards must hold integers from 0 (blank) to 4; check the
+solve 1..x............ --exact => got '1..x............'; check the cells
+solve 1............... --exact => exactly one solution, but has several
 solve empty.txt --exact => puzzle
-solve 1000002003000004 => run must be given
-solve 1000002003000004 --run=nope
+solve 1000002003000004 => run must be given, or exact instead of it; 'attractor train --task sudoku'
+solve 1000002003000004 --run=nope => run must be a folder that exists, and 'nope' does not
 solve 1000002003000004 --run=run
-solve 1000002003000004 --run=run --exact => run must be left out with exact
-solve 1000002003000004 --run=run --votes=0
-solve 1000002003000004 --run=run --n-iterations=0
-solve 1000002003000004 --run=run --out=x.bmp
-solve 1000002003000004 --exact --out=x.svg
-solve 1100340021004300 --exact => has none
+solve 1000002003000004 --run=run --exact => run must be left out with exact, which searches
+solve 1000002003000004 --exact --votes=3 => votes must be left out with exact
+solve 1000002003000004 --run=run --votes=0 => votes must be at least 1, got 0; 1 is no vote
+solve 1000002003000004 --run=run --n-iterations=0 => n_iterations must be at least 1, got 0
+solve 1000002003000004 --run=run --out=x.bmp => out must be a name that ends in .svg, .png
+solve 1000002003000004 --exact --out=x.svg => out must be left out with exact
+solve 1100340021004300 --exact => board must have exactly one solution, but has none
 solve 9900340021004300 --exact => from 0 (blank) to 4
 export => run must be given; write attractor export RUN
 export nope

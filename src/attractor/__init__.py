@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # what __getattr__ finds, for editors and type checkers
     from attractor.study.results import StudyResult as StudyResult
     from attractor.study.results import compare as compare
     from attractor.study.results import load as load
+    from attractor.study.results import train_model as train_model
     from attractor.train.parameters import parameter_groups as parameter_groups
 
 _ROOMS = (
@@ -59,8 +60,18 @@ _MODULE_OF = {
     "load": "attractor.study.results",
     "parameter_groups": "attractor.train.parameters",
     "tap": "attractor.attention.hooks",
+    "train_model": "attractor.study.results",
 }
-_PARTS_OF_TRAINING = ("RunResult", "StudyResult", "compare", "evaluate", "load", "study")  # which need safetensors, too
+# These need safetensors, too.
+_PARTS_OF_TRAINING = (
+    "RunResult",
+    "StudyResult",
+    "compare",
+    "evaluate",
+    "load",
+    "study",
+    "train_model",
+)
 
 __all__ = sorted((*_ROOMS, *_MODULE_OF))
 

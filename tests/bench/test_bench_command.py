@@ -13,13 +13,11 @@ from rich.console import Console
 
 from attractor.bench import run as running
 from attractor.bench.peers import PEERS
-from attractor.bench.profile import PartSeconds, Profile
 from attractor.bench.run import telling
 from attractor.bench.tables import tables
 from attractor.cli.bench import MAIN, BenchArguments, bench, request_of
 from attractor.cli.parsing import parse_command
-from attractor.errors import InputError, RunInterrupted
-from attractor.train.config import TrainConfig
+from attractor.errors import RunInterrupted
 
 SHAPE = ("--d-model=32", "--heads=4", "--layers=1", "--vocab=40", "--tokens=32", "--device=cpu")
 Run = Callable[..., tuple[dict[str, Any], str]]
@@ -119,54 +117,6 @@ def test_a_stored_record_gives_the_same_tables_and_figure(run: Run, tmp_path: Pa
     draw_record.main(str(tmp_path / "bench.json"), str(tmp_path / "one.png"))
     draw_record.main(str(tmp_path / "bench.json"), str(tmp_path / "two.png"))
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
-
-
-def test_a_profiled_training_run_has_the_shape_of_the_bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Criterion: only our models are profiled, each with a trace of its own in the folder of the record."""
-    asked: list[tuple[TrainConfig, Path]] = []
-
-    def profiled(config: TrainConfig, device: torch.device, out: Path) -> Profile:
-        asked.append((config, out))
-        return Profile(config.label, "cpu", 1, {"mlp": PartSeconds(1.0, 2.0)}, 3.0, 3.0, None, out)
-
-    monkeypatch.setattr("attractor.bench.run.profile_step", profiled)
-    console = Console(width=160, record=True, file=StringIO())
-    options = ("coupled-euler:n_steps=3", "--profile", "--lengths=16", f"--out={tmp_path / 'bench.json'}")
-    bench(parsed(*options, *SHAPE), console)
-    (plain, first), (coupled, second) = asked
-    assert (plain.seq_len, plain.batch_size, plain.model.d_model, plain.precision) == (16, 2, 32, "fp32")
-    assert plain.model.replace(attention="uniform") == coupled.model.replace(attention="uniform")
-    assert first == tmp_path / "profile-standard-fp32.json.gz"
-    assert second.name == "profile-coupled-euler-n_steps=3-fp32.json.gz"
-    assert str(second) in console.export_text()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("eular",), "unknown attention 'eular'; did you mean 'coupled-euler'"),
-        (("--baseline=standrad",), "did you mean 'standard'"),
-        (("--precision=fp8",), "unknown precision 'fp8'"),
-        (("--lengths=0",), "lengths must be one or more of at least 1"),
-        (("--rounds=-1",), "rounds must be at least 0, got -1"),
-        (("--decode=-1",), "decode must be at least 0, got -1"),
-        (("--patience=0",), "patience must be positive"),
-        (("--size=smal",), "unknown size 'smal'; did you mean 'small'"),
-        (("--tokens=0",), "^tokens must be at least 1, got 0; leave it out"),
-        (
-            ("--size=fast-slow", "--layers=2"),
-            "layers must be left out with size 'fast-slow', .*, got 2; change a stack",
-        ),
-        (("--size=fast-slow", "--lengths", "64", "4"), "pool_factor must be below seq_len=4, got 4"),
-        (("--figure=a.svg", "--profile"), "figure must be left out with profile, got 'a.svg'"),
-        (("--figure=a.svg", "--rounds=0"), "figure must be left out where nothing .* is measured"),
-        (("--figure=bench.txt",), "figure must end in .png, .pdf, .svg, got 'bench.txt'"),
-    ],
-)
-def test_a_wrong_option_is_refused_in_one_line(options: tuple[str, ...], said: str) -> None:
-    with pytest.raises(InputError, match=said) as refused:
-        bench(parsed(*options, "--device=cpu"), Console())
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.slow

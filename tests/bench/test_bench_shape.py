@@ -61,11 +61,6 @@ def test_names_at_the_shape_of_a_fast_slow_are_fast_slows() -> None:
     assert (changed.pool_factor, changed.attention_config.window, changed.max_seq_len) == (8, 1000, 1000)
 
 
-def test_a_size_of_another_family_is_refused() -> None:
-    with pytest.raises(InputError, match="size must be that of a Transformer or a FastSlow, got 'itrsa'"):
-        shape_of_size("itrsa", ON_CPU)
-
-
 def test_sequences_fill_a_step_and_there_is_at_least_one() -> None:
     assert BenchShape(seq_len=512, n_tokens=16_384).batch_size == 32
     assert BenchShape(seq_len=16_384, n_tokens=1024).batch_size == 1

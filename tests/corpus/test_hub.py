@@ -49,12 +49,6 @@ def test_lines_of_wikitext_become_articles(asked: list[dict[str, Any]]) -> None:
     assert asked[0]["path"] == "Salesforce/wikitext"
 
 
-def test_saved_lines_of_wikitext_become_articles_too(tmp_path: Path) -> None:
-    datasets.Dataset.from_dict({"text": LINES}).save_to_disk(str(tmp_path / "saved"))
-    source = open_source(str(tmp_path / "saved"), articles=True)
-    assert [source.text(record) for record in source.records()] == ["", "".join(LINES[1:6]), "".join(LINES[6:])]
-
-
 def test_a_flaw_ends_its_article_and_so_does_the_end_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": " = A = "}\n{"text": 1}\n{"text": " = B = "}\n{"text": "b"}\n')
     (tmp_path / "c.jsonl").write_text('{"text": "c"}\n')

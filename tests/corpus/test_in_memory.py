@@ -144,6 +144,12 @@ def test_numbers_in_cells_are_no_strings(tmp_path: Path) -> None:
         ("a.jsonl", b'{"text": "x"}\n{"text": "\xe9"}', r"a byte at offset 24 that is not UTF-8; convert .* iconv -f"),
         ("a.csv", b"text\nx\n\xe9\n", "a byte at offset 7 that is not UTF-8"),
         ("a.csv", b"text\nx\0\n", "a NUL byte at offset 6"),
+        (
+            "a.txt",
+            b"ab\0c",
+            "must be UTF-8 text, but '.*' has a NUL byte at offset 2; it is binary, so give another file",
+        ),
+        ("a.txt", b"abc\xff", "has a byte at offset 3 that is not UTF-8; convert it, .*: iconv -f latin-1"),
         ("a.txt", "text".encode("utf-16"), "a byte at offset 0 that is not UTF-8; .* iconv -f utf-16"),
         ("a.txt.gz", gzip.compress(b"ab\xe2\x82", mtime=0), "a byte at offset 2 that is not UTF-8"),
         ("a.txt.gz", gzip.compress(b"text" * 99, mtime=0)[:-9], "gzip file must be whole"),
@@ -195,6 +201,8 @@ def test_an_empty_file_has_no_text(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, name, [])
     if name in ("a.jsonl", "a.csv"):
         path.write_bytes(b"")
+    if name == "a.txt":
+        path.write_bytes(b" \n\n")
     with pytest.raises(InputError, match=r"corpus must contain text, but '.*' has none"):
         load_corpus(path)
 

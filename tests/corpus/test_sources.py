@@ -400,20 +400,3 @@ def test_many_files_are_identified_by_a_checksum_in_little_memory(
     (tmp_path / "document-00001.txt").rename(tmp_path / "document-1.txt")
     renamed = open_source(str(tmp_path)).identity
     assert before != changed != renamed
-
-
-def test_a_corpus_whose_files_were_all_listed_is_still_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Earlier versions listed any number of files in the manifest."""
-    texts = tmp_path / "texts"
-    texts.mkdir()
-    for number in range(30):
-        (texts / f"{number}.txt").write_text(f"{number} squared is {number**2}.\n")
-    first = prepare(Preparation(str(texts), tmp_path / "corpus", workers=1))
-    assert len(first.manifest["source"]["files"]) == 30
-    monkeypatch.setattr(sources, "MOST_LISTED", 10)
-    assert prepare(Preparation(str(texts), tmp_path / "corpus", workers=1)).fingerprint == first.fingerprint
-    (texts / "0.txt").write_text("another text\n")
-    with pytest.raises(InputError, match="holds a corpus prepared with another source"):
-        prepare(Preparation(str(texts), tmp_path / "corpus", workers=1))

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-import torchdeq
 from torch import Tensor, nn
 
 from attractor import attention
@@ -239,11 +238,9 @@ def test_deq_solves_linear_equations() -> None:
     inverse = torch.linalg.inv(torch.eye(6 * WIDTH, dtype=torch.float64) - flat(step.matrix))
     torch.testing.assert_close(result.state.flatten(1), u.flatten(1) @ inverse.T, atol=1e-10, rtol=1e-10)
     assert result.n_unsolved == 0
-    assert result.adjoint_residual.isnan()
     g = inputs(3, 6, seed=5)
     (gradient,) = torch.autograd.grad((result.state * g).sum(), u)
     torch.testing.assert_close(gradient.flatten(1), g.flatten(1) @ inverse, atol=1e-10, rtol=1e-10)
-    assert result.adjoint_residual < 1e-12
 
 
 def test_deq_reaches_a_root_with_any_number_of_token_dimensions() -> None:
@@ -387,7 +384,6 @@ def test_without_backward_iterations_the_gradient_is_of_one_evaluation() -> None
         result = Solver("deq", 60, backward_iterations=n).solve(step, u)
         (ours,) = gradients(result.state, step.weight)
         off.append((ours - true).norm().item())
-        assert result.adjoint_residual.isnan() == (n == 0)
     root = unrolled(step, u).detach()
     (once,) = gradients(step(root, 0), step.weight)
     torch.testing.assert_close(off[0], (once - true).norm().item())
@@ -450,21 +446,6 @@ def test_the_graph_of_a_solve_is_freed_with_its_result() -> None:
         assert last[-1]() is None
     finally:
         gc.enable()
-
-
-def test_deq_agrees_with_torchdeq() -> None:
-    """Criterion: the root and the gradients equal those of torchdeq, an independent implementation."""
-    step, u = Toy(0.6), inputs().requires_grad_()
-    variables = (u, *step.parameters())
-    theirs = torchdeq.get_deq(
-        f_solver="fixed_point_iter", f_max_iter=200, f_tol=1e-13, b_solver="fixed_point_iter", b_max_iter=200,
-        b_tol=1e-13, ift=True, f_stop_mode="rel", b_stop_mode="rel",
-    )  # fmt: skip
-    states, _ = theirs(lambda z: u + step(z, 0) - z, torch.zeros_like(u))
-    ours = Solver("deq", 80).solve(step, u).state
-    torch.testing.assert_close(ours, states[-1], atol=1e-10, rtol=1e-10)
-    for x, y in zip(gradients(ours, *variables), gradients(states[-1], *variables), strict=True):
-        torch.testing.assert_close(x, y, atol=1e-9, rtol=1e-9)
 
 
 def test_growth_of_known_maps() -> None:

@@ -107,11 +107,7 @@ def test_prompts_of_any_integer_type_are_taken() -> None:
     ("arguments", "words"),
     [
         ({"max_new_tokens": 100}, "max_new_tokens must be at most 34 after a prompt of 6 tokens"),
-        ({"max_new_tokens": -1}, "max_new_tokens must be an integer of at least 0, got -1"),
         ({"max_new_tokens": 2.5}, "max_new_tokens must be an integer of at least 0, got 2.5"),
-        ({"temperature": -0.5}, "temperature must be at least 0"),
-        ({"top_k": 0}, "top_k must be an integer of at least 1, got 0"),
-        ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5"),
         ({"tokens": [[1], []]}, "every prompt must have at least one token"),
         ({"tokens": [1, 2, 3]}, "tokens must be one prompt a row, B T or a list of prompts, got one prompt"),
         ({"tokens": torch.tensor([1, 2, 3])}, "tokens must be one prompt a row"),

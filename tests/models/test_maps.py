@@ -15,7 +15,7 @@ from attractor.models import (
     TransformerConfig,
 )
 from attractor.models.language_model import LanguageModel
-from attractor.models.maps import Iteration, block_map, layer_maps, recurrent_map
+from attractor.models.maps import Iteration, layer_maps, recurrent_map
 from attractor.models.recurrent import RecurrentConfig, RecurrentModel
 
 SIZES = {"vocab_size": 7, "d_model": 8, "n_heads": 2, "d_ff": 16, "max_seq_len": 12}
@@ -134,7 +134,7 @@ def test_the_layers_in_sequence_are_the_model(layered: LanguageModel, padded: bo
 def test_a_block_starts_from_its_input(layered: LanguageModel) -> None:
     maps = layer_maps(layered, tokens())
     for layer in range(len(maps.steps)):
-        step, start = block_map(layered, layer, tokens())
+        step, start = maps.block(layer)
         torch.testing.assert_close(start, maps.states[layer])
         torch.testing.assert_close(step(start), maps.states[layer + 1])
 
@@ -172,4 +172,4 @@ def test_a_model_without_layers_is_refused_with_the_map_it_has() -> None:
     with pytest.raises(InputError, match="got ItrSA; a recurrent model has one map: recurrent_map"):
         layer_maps(RECURRENT["unit"].build(seed=0).eval(), tokens())
     with pytest.raises(InputError, match="layer must be from 0 to 2, got 3"):
-        block_map(LAYERED["transformer"].build(seed=0).eval(), 3, tokens())
+        layer_maps(LAYERED["transformer"].build(seed=0).eval(), tokens()).block(3)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from attractor.claims.loading import module_of
 from attractor.errors import InputError
+from attractor.files.code import module_of
 from attractor.runs.run_folder import RunFolder
 from attractor.study import load_study
 from attractor.study.launch import Job, attempt, train_one
@@ -21,8 +21,8 @@ from attractor.train.finished import finished_run
 from attractor.train.formulas import checksum_of_code
 from attractor.train.loop import train
 
-PAGE = Path(__file__).parents[2] / "docs" / "studies.md"
-CODE = re.search(r"## A mechanism of your own.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+PAGE = Path(__file__).parents[2] / "docs" / "own-attention.md"
+CODE = re.search(r"## A stage of your own.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 assert CODE is not None
 CODE = CODE.group(1)
 
@@ -91,7 +91,7 @@ def test_a_file_that_was_changed_after_its_study_began_stops_the_run(file: Path)
     sent = pickle.dumps(turned(file))
     file.write_text(CODE.replace("0.1", "0.2"))
     sys.modules.pop(module_of(file))  # as in the fresh process of a run
-    with pytest.raises(InputError, match=r"must stay as it was when its study started; repeat the command"):
+    with pytest.raises(InputError, match=r"must stay as it was when the command began; repeat the command"):
         pickle.loads(sent)
 
 
@@ -151,8 +151,8 @@ def test_the_study_of_the_page_runs(file: Path) -> None:
     words = ("generate", str(run), "--max-new-tokens=4", "--prompt=def")
     code, said = attractor(file.parent, *words)
     assert code == 2
-    assert "--study FILE" in said
-    code, said = attractor(file.parent, *words, f"--study={file.name}")
+    assert "--code FILE" in said
+    code, said = attractor(file.parent, *words, f"--code={file.name}")
     assert code == 0
     assert f"'{file.name}' is Python code from outside" in said
     assert "def" in said

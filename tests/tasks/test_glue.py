@@ -162,10 +162,11 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     ("line", "flaw"),
     [
         (b"one field", r"1 fields where there are 2 columns"),
+        (b"one\ttoo\tmany", r"3 fields where there are 2 columns"),
         (b"text\t2", r"label '2' is not one of negative, positive"),
         (b"text\tnan", r"label 'nan' is not one of"),
         (b"text\t-1", r"the label is hidden, as in test sets"),
-        (b"  \t1", r"empty 'sentence'"),
+        (b"  \t1", r"no text in 'sentence'"),
         (b"caf\xe9\t1", r"'sentence' is not UTF-8"),
     ],
 )
@@ -392,12 +393,6 @@ def test_the_fingerprint_follows_texts_and_labels(tmp_path: Path) -> None:
     ]
     assert prints[0] == prints[1]
     assert len(set(prints)) == 3
-
-
-def test_the_config_survives_storage() -> None:
-    config = Glue(glue_task="mnli", glue_data="folder", glue_tokenizer="gpt2")
-    assert Glue.from_dict({key: value for key, value in config.to_dict().items() if key != "kind"}) == config
-    assert config.seq_len is None
 
 
 def test_data_are_found_by_name_where_the_machine_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,6 @@ def test_fields_override_the_level() -> None:
     assert task.n_tokens == 700
     assert task.train_batch(0, 4).inputs.shape == (4, 100)
     assert Recall(level="zoology-64", n_examples=0).build(64, 0).n_tokens is None
-    assert Recall.from_dict({k: v for k, v in config.to_dict().items() if k != "kind"}) == config
 
 
 def test_distance_changes_the_data_and_what_identifies_them() -> None:

@@ -37,39 +37,11 @@ def cyclic(size: int) -> np.ndarray:
     return (box * (rows % box) + rows // box + columns) % size + 1
 
 
-@pytest.mark.parametrize(("size", "n"), [(4, 30), (6, 40), (9, 40), (16, 3)])
-def test_a_disguise_does_not_change_the_canonical_grid(size: int, n: int) -> None:
-    _, grids = generate(n, size**2, seed=0, size=size)
-    random = np.random.default_rng(0)
-    forms = canonical(grids)
-    for _ in range(3):
-        assert np.array_equal(canonical(np.stack([disguise(grid, random) for grid in grids])), forms)
-
-
-def test_the_canonical_grid_of_a_symmetric_one_is_the_same_too() -> None:
-    random = np.random.default_rng(1)
-    disguises = np.stack([disguise(cyclic(9), random) for _ in range(40)])
-    assert n_distinct(disguises) == 1
-
-
 @pytest.mark.parametrize("size", [4, 6, 9])
 def test_a_canonical_grid_is_a_grid_and_its_own(size: int) -> None:
     forms = canonical(generate(15, size**2, seed=3, size=size)[1])
     assert is_solved(forms).all()
     assert np.array_equal(canonical(forms), forms)
-
-
-def test_all_grids_of_size_four_have_two_canonical_forms() -> None:
-    """Criterion: the count is exact; a form that merges too much would give one, and one that is not invariant more
-    than two."""
-    rows = np.array(list(permutations(range(1, 5))))
-    grids = rows[:, None]
-    for _ in range(3):
-        grids = np.concatenate([np.repeat(grids, len(rows), axis=0), np.tile(rows, (len(grids), 1))[:, None]], axis=1)
-        grids = grids[(grids[:, :-1] != grids[:, -1:]).all(axis=(1, 2))]
-    grids = grids[is_solved(grids)]
-    assert len(grids) == 288
-    assert n_distinct(grids) == 2
 
 
 def test_all_grids_of_size_six_have_forty_nine_canonical_forms() -> None:

@@ -12,7 +12,6 @@ from attractor.tasks.sudoku import (
     SudokuTask,
     boards_right,
     generate,
-    lowest_energy,
 )
 from attractor.tasks.sudoku.data import load_sets
 from attractor.tasks.sudoku.symmetry import canonical, canonical_puzzles
@@ -76,17 +75,6 @@ def test_a_board_counts_when_every_blank_is_right() -> None:
     assert measured["cell_accuracy"] == pytest.approx(1 - 3 / (inputs == 0).sum())
     assert np.flatnonzero(~boards_right(targets, predictions)).tolist() == [0, 3, 4]
     assert task.metric in measured
-
-
-def test_votes_count_like_single_answers() -> None:
-    """With K starts, the answers to a board are consecutive, and its only right one has the lowest energy."""
-    inputs, targets = cells_of(SMALL.build(81, seed=0), "valid")
-    n_starts = 3
-    answers = np.repeat(np.zeros_like(targets), n_starts, axis=0)
-    energies = np.ones(len(answers))
-    right = np.arange(len(inputs)) * n_starts + np.arange(len(inputs)) % n_starts
-    answers[right], energies[right] = targets, 0.0
-    assert boards_right(targets, lowest_energy(answers, energies, n_starts)).all()
 
 
 def test_the_seed_changes_only_the_order_of_boards() -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from attractor.corpus.documents import CORPORA
 from attractor.corpus.prepare import Preparation, prepare
 from attractor.corpus.tokenizer import END_OF_TEXT, ByteTokenizer
-from attractor.errors import InputError
 from attractor.tasks.text import Text, load_corpus, split, tokenizer_of
 from tiers import fast_alone
 
@@ -67,18 +66,6 @@ def test_a_line_separates_documents_in_a_txt_file(tmp_path: Path, newline: str) 
     assert sum(n_separators) == 10, "they stand between the documents of a side, never at its ends"
 
 
-def test_a_folder_is_read_by_sorted_name_without_its_hidden_files(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    (tmp_path / ".git").mkdir()
-    for name in ("z.md", "a.txt", "deep/b.py", ".hidden.txt", ".git/config", "empty.txt"):
-        (tmp_path / name).write_text("" if name == "empty.txt" else f"text of {name}")
-    corpus = load_corpus(tmp_path)
-    assert corpus.n_documents == 3
-    both = texts_in(corpus.train) + texts_in(corpus.valid)
-    assert sorted(both) == ["text of a.txt", "text of deep/b.py", "text of z.md"]
-    assert texts_in(corpus.train) == sorted(texts_in(corpus.train))
-
-
 def test_binary_files_in_a_folder_are_skipped_with_a_warning(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("words\n" * 10)
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\0")
@@ -132,31 +119,3 @@ def test_a_prepared_folder_does_not_replace_a_built_in_corpus_of_its_name(
     prepare(Preparation("a.txt", Path("stdlib-docs"), "bpe:300"))
     assert tokenizer_of("stdlib-docs").name == "bytes"
     assert tokenizer_of("./stdlib-docs").name == "bpe:300"
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "corpus must contain text, but '.*' has none; give a file or folder with UTF-8 text"),
-        (b" \n\n", "corpus must contain text, but '.*' has none"),
-        (b"ab\0c", "must be UTF-8 text, but '.*' has a NUL byte at offset 2; it is binary, so give another file"),
-        (b"abc\xff", "has a byte at offset 3 that is not UTF-8; convert it, .*: iconv -f latin-1"),
-    ],
-)
-def test_a_file_without_text_is_refused_with_the_reason(tmp_path: Path, content: bytes, message: str) -> None:
-    (tmp_path / "bad.txt").write_bytes(content)
-    with pytest.raises(InputError, match=message) as caught:
-        load_corpus(tmp_path / "bad.txt")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_corpus_that_is_none_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="unknown corpus 'stdlib-dox'; did you mean 'stdlib-docs'"):
-        load_corpus("stdlib-dox")
-    with pytest.raises(InputError, match=r"'missing/novel.txt' does not exist; known: stdlib-code, stdlib-docs"):
-        load_corpus("missing/novel.txt")
-    with pytest.raises(InputError, match=r"corpus must contain text, but '.*' has none"):
-        load_corpus(tmp_path)
-    (tmp_path / "short.txt").write_text("a line of text\n" * 20)
-    with pytest.raises(InputError, match=r"the validation part of .* at least seq_len \+ 1 = 65 tokens, but has 30"):
-        Text(str(tmp_path / "short.txt")).build(seq_len=64, seed=0)

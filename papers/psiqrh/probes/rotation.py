@@ -7,11 +7,12 @@ so without coupling (1) is rounding. PsiQRH claims the invariance for its phase 
 coordinates.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from attractor.attention import Attention
 from attractor.attention.hooks import queries_and_keys
 from attractor.models.language_model import LanguageModel
 from attractor.study.study import Probe
@@ -25,7 +26,7 @@ def rotation_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]
     (batch,) = config.build_task().valid_batches(N_SEQUENCES, 1)
     tokens, _, _ = on_device(batch, model.device)
     layers = zip(model.layers, queries_and_keys(model, tokens), strict=True)
-    changes = [change(block.attention.couple, q.float(), k.float()) for block, (q, k) in layers]
+    changes = [change(cast(Attention, block.attention).couple, q.float(), k.float()) for block, (q, k) in layers]
     return {"rotation": {"change": max(changes)}}
 
 

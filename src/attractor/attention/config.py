@@ -59,6 +59,20 @@ class AttentionConfig(PrintsChanges):
         return {name: getattr(self, name).to_dict() for name in STAGES} | {"dropout": self.dropout}
 
     @property
+    def stages(self) -> tuple[Stage, ...]:
+        return tuple(getattr(self, name) for name in STAGES)
+
+    @property
+    def own_code(self) -> tuple[type[Stage], ...]:
+        """The classes of stages that attractor does not define."""
+        kinds = map(type, self.stages)
+        return tuple(kind for kind in kinds if kind.__module__.partition(".")[0] != "attractor")
+
+    @property
+    def label(self) -> str:
+        return " ".join(kind.__name__ for kind in self.own_code) or "custom"
+
+    @property
     def window(self) -> int | None:
         """The number of keys that a query sees, itself included; None for the whole past."""
         return getattr(self.score, "window", None)

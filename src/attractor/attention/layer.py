@@ -17,28 +17,31 @@ from attractor.attention.config import AttentionConfig
 from attractor.attention.couple.norm_and_position import NormalisingCoupling, NormAndPosition
 from attractor.attention.hooks import tap
 from attractor.attention.mask import Mask, resolve_mask
+from attractor.attention.named import resolved
 from attractor.attention.norm import RMSNorm, RMSNormAcross
 from attractor.attention.position import Rope, Rotation
-from attractor.attention.presets import preset
 from attractor.attention.project.decayed import DecayedLayout
 from attractor.attention.project.heads import OrthogonalLinear
 from attractor.attention.project.latent import LatentProjection
 from attractor.attention.score.softmax import Softmax, logit_penalty
 from attractor.attention.stage import HeadLayout, Shape
+from attractor.attention.whole import Whole, WholeLayer
 from attractor.errors import InputError, require, require_count
 
 
 def build(
-    attention: str | AttentionConfig,
+    attention: Any,
     d_model: int,
     n_heads: int,
     layer_index: int = 0,
     head_dim: int | None = None,
     **changes: Any,
-) -> "Attention":
-    """Build a layer from the name of a preset or a config; further keywords replace fields of the config."""
-    config = preset(attention) if isinstance(attention, str) else attention
-    return Attention(config.replace(**changes), d_model, n_heads, layer_index, head_dim)
+) -> "Attention | WholeLayer":
+    """Build a layer from a mechanism or its name; further keywords replace fields of the mechanism."""
+    config = resolved(attention).replace(**changes)
+    if isinstance(config, Whole):
+        return config.build(d_model, n_heads, layer_index)
+    return Attention(config, d_model, n_heads, layer_index, head_dim)
 
 
 def warn_of_redundancy(config: AttentionConfig) -> None:
@@ -242,6 +245,11 @@ class Attention(nn.Module):
                 "give rope.at(positions)"
             )
         return rope
+
+    @property
+    def outputs(self) -> list[nn.Linear]:
+        """The linear map into the residual stream."""
+        return [cast(nn.Linear, self.output.out)]
 
     def new_cache(self) -> Cache:
         return Cache(self.window)

@@ -1,5 +1,7 @@
 """PRESETS, the table of mechanisms by name. A row names the choices that differ from standard attention."""
 
+import ast
+import re
 from typing import Any
 
 from attractor.attention.config import AttentionConfig
@@ -17,7 +19,7 @@ from attractor.attention.project.values import Values
 from attractor.attention.score.decayed import Decayed
 from attractor.attention.score.differential import Differential
 from attractor.attention.score.uniform import Uniform
-from attractor.errors import unknown
+from attractor.errors import InputError, unknown
 
 PRESETS: dict[str, AttentionConfig] = {
     "standard": AttentionConfig(),
@@ -70,9 +72,30 @@ ABOUT_PRESETS = {
 
 
 def preset(name: str) -> AttentionConfig:
-    if name not in PRESETS:
-        raise unknown("attention", name, PRESETS, see="'attractor list' shows all")
-    return PRESETS[name]
+    """Return the preset of a name, which other values of its fields may follow: `coupled-euler:n_steps=3,dt=0.1`."""
+    plain, fields = split_fields(name)
+    if plain not in PRESETS:
+        raise unknown("attention", plain, PRESETS, see="'attractor list' shows all")
+    return PRESETS[plain].replace(**fields)
+
+
+def split_fields(named: str) -> tuple[str, dict[str, Any]]:
+    """Split NAME:FIELD=VALUE,FIELD=VALUE. A value that is no number, True, False or None is text."""
+    name, colon, written = named.rpartition(":")
+    if not colon or ("=" not in written and named.partition(":")[0] not in PRESETS):
+        return named, {}
+    fields: dict[str, Any] = {}
+    for part in re.split(r",(?=\w*=?)", written):
+        field, equals, value = part.partition("=")
+        if not equals:
+            raise InputError(
+                f"preset must be NAME or NAME:FIELD=VALUE,..., got '{named}'; write {field or 'FIELD'}=VALUE"
+            )
+        try:
+            fields[field] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            fields[field] = value
+    return name, fields
 
 
 def presets_as_data() -> dict[str, dict[str, Any]]:

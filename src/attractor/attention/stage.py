@@ -7,12 +7,13 @@ The config of a stage is a frozen dataclass whose `build` makes the module. Conf
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from torch import nn
 
 from attractor.errors import unknown
 from attractor.fields import PrintsChanges, later, require_types, stored_fields
+from attractor.files.code import found_again, is_by_path, portable
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,12 @@ class Stage(PrintsChanges, ABC):
     def __post_init__(self) -> None:
         require_types(self)
 
+    def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
+        """Let other processes make the config of a stage that a file defines: they execute that file first."""
+        if not is_by_path(type(self)):
+            return super().__reduce_ex__(protocol)
+        return _made_again, (portable(type(self)), {f.name: getattr(self, f.name) for f in fields(self)})
+
     @classmethod
     def kinds(cls) -> dict[str, type[Self]]:
         """Return every imported config of this stage by class name."""
@@ -75,8 +82,8 @@ class Stage(PrintsChanges, ABC):
         kind = values.pop("kind", None)
         if kind not in cls.kinds():
             see = (
-                "one of your own is known once the file that defines it has been executed, by --study FILE on the "
-                "command line and by attractor.study.load_study in Python"
+                "one of your own is known once the file that defines it has been executed, by --code FILE on the "
+                "command line and by attractor.attention.defined_by(FILE) in Python"
             )
             raise unknown(f"{cls.stage} stage", kind, cls.kinds(), see)
         chosen = cls.kinds()[kind]
@@ -85,6 +92,10 @@ class Stage(PrintsChanges, ABC):
             if key not in known:
                 raise unknown(f"{kind} field", key, known)
         return chosen(**values)
+
+
+def _made_again(place: tuple[str, str, str], values: dict[str, Any]) -> Stage:
+    return cast(Stage, found_again(*place)(**values))
 
 
 @dataclass(frozen=True)
@@ -130,6 +141,7 @@ class Scoring(Stage):
     """
 
     stage = "score"
+    normalised: ClassVar[bool] = True  # whether the weights of a query sum to one
 
     @property
     def halves(self) -> bool:

@@ -1,4 +1,4 @@
-"""Draw a bench's record: speeds with their spread, and speed by length."""
+"""Draw a bench's record: speeds with their spread at the shortest length."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from attractor.errors import InputError
 from attractor.files import write_bytes
-from attractor.report.canvas import GREY, INK, METADATA, PALETTE, as_file, blank, framed, styles
+from attractor.report.canvas import GREY, INK, METADATA, PALETTE, as_file, blank, framed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
@@ -50,11 +49,8 @@ def panels(record: Row) -> Iterator[Panel]:
     timed = [row for row in record.get("training", ()) if row["passes"] is not None]
     for precision in dict.fromkeys(row["precision"] for row in timed):
         rows = [row for row in timed if row["precision"] == precision]
-        lengths = sorted({row["seq_len"] for row in rows})
-        shortest = [row for row in rows if row["seq_len"] == lengths[0]]
+        shortest = [row for row in rows if row["seq_len"] == min(row["seq_len"] for row in rows)]
         yield partial(_speeds, shortest, record["baseline"])
-        if len(lengths) > 1:
-            yield partial(_by_length, rows, record["baseline"])
 
 
 def _speeds(rows: Sequence[Row], baseline: str, axes: "Axes") -> None:
@@ -69,33 +65,3 @@ def _speeds(rows: Sequence[Row], baseline: str, axes: "Axes") -> None:
     how = f"{first['batch_size']} x {first['seq_len']} tokens, {first['precision']}"
     axes.set_title(f"Forward and backward, {how}", fontsize=10)
     axes.set_xlabel(f"speed against {baseline}")
-
-
-def _by_length(rows: Sequence[Row], baseline: str, axes: "Axes") -> None:
-    looks = styles(dict.fromkeys(row["name"] for row in rows), baseline, None)
-    for name, look in looks.items():
-        of_name = sorted((row for row in rows if row["name"] == name), key=lambda row: row["seq_len"])
-        ms = [1e3 * row["passes"]["forward+backward"]["median"] for row in of_name]
-        speeds = [row["batch_size"] * row["seq_len"] / t for row, t in zip(of_name, ms, strict=True)]
-        axes.plot([row["seq_len"] for row in of_name], speeds, marker="o", markersize=3, label=name, **look)
-    _logarithmic(axes, sorted({row["seq_len"] for row in rows}))
-    axes.set_title(f"Forward and backward by length, {rows[0]['precision']}", fontsize=10)
-    axes.set_xlabel("tokens of a sequence")
-    axes.set_ylabel("thousand tokens a second")
-    axes.legend(frameon=False, fontsize=7, labelcolor=INK, ncols=2)
-
-
-def _logarithmic(axes: "Axes", places: Sequence[int]) -> None:
-    axes.set(xscale="log", yscale="log")
-    _plain(axes.yaxis)
-    axes.set_xticks(places, [str(place) for place in places])
-    axes.xaxis.minorticks_off()
-
-
-def _plain(axis: "Axis") -> None:
-    """Put ticks within a decade too, and write them as plain numbers."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter("{x:g}")
-    axis.set_minor_locator(NullLocator())

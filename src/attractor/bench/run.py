@@ -1,10 +1,8 @@
 """Run `attractor bench` part by part; each part is printed and stored as soon as it is measured."""
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +13,14 @@ from attractor.bench.cases import N_PROMPT
 from attractor.bench.decoding import time_decoding
 from attractor.bench.matrix_rate import matrix_rate
 from attractor.bench.peers import installed_peers
-from attractor.bench.profile import Profile, profile_step
 from attractor.bench.record import Record, machine, of_case, of_decoding
-from attractor.bench.shape import BenchShape, config_of
+from attractor.bench.shape import BenchShape
 from attractor.bench.tables import tables
 from attractor.bench.training import counted_flops, time_training
 from attractor.bench.trial import BenchSetting
 from attractor.console import now_and_then, print_line
 from attractor.files import write_json
 from attractor.runs.machine import environment
-from attractor.train.config import TrainConfig
 from attractor.train.heap import freed_memory_kept
 
 Tell = Callable[[str], None]
@@ -124,18 +120,3 @@ def decoding(request: Request, precision: str, device: torch.device, tell: Tell)
     setting = replace(request.setting(precision, N_PROMPT + request.n_decoded, device), compiled=False)
     times = time_decoding(request.everyone, setting, request.n_decoded, tell)
     return [of_decoding(time, precision) for time in times]
-
-
-def profiles(request: Request, device: torch.device, folder: Path) -> Iterator[Profile]:
-    """Profile a training run of each of our models, and write its trace into `folder`."""
-    for precision, name in product(request.precisions, request.ours):
-        shape = request.setting(precision, min(request.lengths), device).shape
-        config = TrainConfig(
-            model=config_of(name, shape),
-            batch_size=shape.batch_size,
-            seq_len=shape.seq_len,
-            precision=precision,
-            compile=request.compiled,
-        )
-        file = re.sub(r"[^\w.=-]+", "-", f"profile-{name}-{precision}.json.gz")
-        yield profile_step(config, device, folder / file)

@@ -5,12 +5,12 @@ A name is that of a mechanism, and may change fields of the attention or of the 
 At the shape of a FastSlow, every name is that of a FastSlow: `standard:pool_factor=8`.
 """
 
-from ast import literal_eval
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from attractor.attention.presets import preset
+from attractor.attention.named import mechanism as mechanism_named
+from attractor.attention.named import resolved, split_fields
 from attractor.errors import InputError, require, unknown
 from attractor.models import SIZES, FastSlowConfig, TransformerConfig
 
@@ -59,8 +59,7 @@ def shape_of_size(size: str, start: BenchShape) -> BenchShape:
 
 def config_of(name: str, shape: BenchShape) -> TransformerConfig | FastSlowConfig:
     """Return the config of the model that a name stands for at this shape."""
-    mechanism, _, fields_changed = name.partition(":")
-    changes = dict(_change(text, name) for text in fields_changed.split(",") if ":" in name)
+    mechanism, changes = split_fields(name)
     try:
         return _config_of(mechanism, shape, changes)
     except TypeError as error:  # a field that takes a number was given a word
@@ -81,15 +80,5 @@ def _config_of(mechanism: str, shape: BenchShape, changes: Mapping[str, Any]) ->
         max_seq_len=max(shape.seq_len, window) if isinstance(window, int) else shape.seq_len,
         **{field: getattr(shape, field) for field in SIZED if field != "n_layers"},
         positions="rope",
-        attention=preset(mechanism).replace(**attention) if attention else mechanism,
+        attention=resolved(mechanism).replace(**attention) if attention else mechanism_named(mechanism),
     ).replace(**{field: value for field, value in changes.items() if field in of_model})
-
-
-def _change(text: str, name: str) -> tuple[str, Any]:
-    field, equals, value = text.partition("=")
-    if not equals:
-        raise InputError(f"preset must be NAME or NAME:FIELD=VALUE,..., got '{name}'; write {field or 'FIELD'}=VALUE")
-    try:
-        return field, literal_eval(value)
-    except (ValueError, SyntaxError):
-        return field, value  # the value is a word

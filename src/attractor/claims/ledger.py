@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from attractor.claims.claim import Claim, Paper
-from attractor.claims.loading import CLAIMS_FILE, executed, in_words
 from attractor.claims.verdicts import ClaimVerdict, Rule, Statement
 from attractor.errors import InputError, LeftOutWarning
+from attractor.files.code import CLAIMS_FILE, executed, in_words
 from attractor.files.seals import read_sealed
 from attractor.runs.study_record import STUDY_FILE, StudyRecord, read_record
 

@@ -142,7 +142,7 @@ def run_line(words: Sequence[str], quiet: bool) -> None:
 
 def in_code_of_a_study(error: Exception) -> InputError | None:
     """Return the line that names the place in the code of a study, such as a mechanism, that led to an error."""
-    loading = sys.modules.get("attractor.claims.loading")  # without it no study was executed
+    loading = sys.modules.get("attractor.files.code")  # without it no study was executed
     return None if loading is None else loading.error_in_executed_code(error)
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from attractor.bench.run import Request
 
-TRACES = Path("runs") / "profiles"
 ALL = "all"
 MAIN = ("gqa", "mla", "coupled-euler", "coupled-hamiltonian", "differential", "gated", "psiqrh")
 LENGTHS = (512,)
@@ -62,11 +61,9 @@ class BenchArguments:
     """also time transformers and x-transformers where they are installed"""
     patience: float = 120.0
     """seconds that one case may take at one length"""
-    profile: bool = False
-    """show instead where the time of a step goes, and write a trace"""
     device: str = Runtime.device
     out: Path | None = None
-    """JSON file that receives every measurement; with --profile, traces are written beside it"""
+    """JSON file that receives every measurement"""
     figure: Path | None = None
     """SVG, PNG or PDF file to draw"""
 
@@ -127,27 +124,19 @@ def bench(args: BenchArguments, console: Console) -> None:
     """Time mechanisms against each other and against other libraries. Training steps, memory and decoding are measured.
 
     attractor bench coupled-euler mla --lengths 512 2048
-    attractor bench gated --profile
     """
     from attractor.bench.figure import draw, kind_of
-    from attractor.bench.profile import profile_table
-    from attractor.bench.run import bench_all, profiles
+    from attractor.bench.run import bench_all
 
     require(min(args.lengths, default=1) >= 1, "lengths", "one or more of at least 1", args.lengths)
     if args.figure is not None:
         kind_of(args.figure)
-        require(not args.profile, "figure", "left out with profile", str(args.figure), "the profile is a table")
         rule, next_step = "left out where nothing that it shows is measured", "measure --rounds, or leave it out"
         require(args.rounds > 0, "figure", rule, str(args.figure), next_step)
     prepare_place(args.figure)
     prepare_place(args.out)
     device = resolve_device(args.device)
     request = request_of(args, device)
-    if args.profile:
-        for profile in profiles(request, device, TRACES if args.out is None else args.out.parent):
-            console.print(profile_table(profile))
-            say(console, str(profile.trace))
-        return
     try:
         record = bench_all(request, device, console, args.out)
     except KeyboardInterrupt:

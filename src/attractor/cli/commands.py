@@ -36,11 +36,13 @@ COMMANDS = {  # each with its module and its function, whose docstring is the he
     "export": "hugging_face.export",
     "plan": "runs.plan",
     "bench": "bench.bench",
+    "check": "own.check",
     "completion": "completion.show_completion",
     "convert": "hugging_face.convert",
+    "init": "own.init",
     "solve": "solve.solve",
 }
-FURTHER = ("bench", "completion", "convert", "help", "solve")  # the first help only names them
+FURTHER = ("bench", "check", "completion", "convert", "help", "init", "solve")  # the first help only names them
 GROUPS = {
     "runs": "Find, compare and prune stored runs.",
     "study": "Carry out controlled comparisons that are written down as files.",

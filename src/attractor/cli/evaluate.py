@@ -82,7 +82,7 @@ def evaluate(args: EvaluateArguments, console: Console) -> None:
     """
     if args.out is not None and args.out.is_file():
         raise InputError(f"out must be a folder, and '{args.out}' is a file; choose another name")
-    define_mechanisms(args.study, console)
+    define_mechanisms(args.code, console)
     if args.tasks:
         refuse_given(args, (*OF_RUNS, *OF_TEXTS), "with --tasks")
         _tasks(args, console)

@@ -9,13 +9,13 @@ from typing import Any
 from rich.console import Console
 from tyro.conf import Positional
 
-from attractor.claims.loading import papers_folder
 from attractor.cli.commands import COMMANDS, options_of
 from attractor.cli.console import say
 from attractor.cli.definitions import definitions
 from attractor.cli.study_code import announce_code
 from attractor.errors import InputError, unknown
 from attractor.files import prepare_place, write_text
+from attractor.files.code import papers_folder
 from attractor.files.seals import write_sealed
 
 

@@ -113,7 +113,7 @@ def start_of(line: Sequence[str]) -> Start:
     values = {f.name: shown(getattr(part, f.name)) for part in (model, task, recipe) for f in fields(part)}
     values |= {"task": task.kind, **dict.fromkeys(FROM_THE_TASK)}
     if task.kind == "text" and recipe.eval_batches is None:
-        values["eval_batches"] = str(definitions("cli.options").EVAL_BATCHES)
+        values["eval_batches"] = str(definitions("train.from_recipe").EVAL_BATCHES)
     if task.suited_positions:
         values["max_seq_len"] = str(task.seq_len)
         if model.positions not in task.suited_positions:

@@ -61,7 +61,7 @@ def measure(args: MeasureArguments, console: Console) -> None:
     from attractor.evaluate.measures import Plan, text_of
     from attractor.evaluate.measures.page import write_page, write_record
 
-    define_mechanisms(args.study, console)
+    define_mechanisms(args.code, console)
     require(len(args.models) > 0, "models", "at least one folder", args.models, "give a run or a Hugging Face folder")
     dtype_of(args.dtype, MEASURED)  # refused before a text is read, as are folders without a model
     for path in args.models:

@@ -7,17 +7,15 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from attractor.attention.named import Mechanism
 from attractor.errors import InputError, unknown
 from attractor.models import FAMILIES
 from attractor.tasks import TASKS
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.distributed import World
-from attractor.train.from_recipe import config_from_recipe
+from attractor.train.from_recipe import EVAL_BATCHES, config_from_recipe
 from attractor.train.memory import ProcessLayout
 
-# Published recipes validate on whole held-out sets, which may take longer than the training, and studies keep that.
-# Runs of `attractor train` on text validate on as many batches as the studies' smaller scales.
-EVAL_BATCHES = 64
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MEASURED = DTYPES | {"fp64": torch.float64}  # for Jacobians
 NAMES = ("attention", "slow_attention", "task")  # fields whose options take the name of a configuration
@@ -68,8 +66,8 @@ class OfTrainedModel:
 
     checkpoint: str = "best"
     """checkpoint of a run: best or last"""
-    study: Path | None = None
-    """study whose file defines the run's own mechanism; the file is code and is executed"""
+    code: str | None = None
+    """FILE.py or module that defines the run's own mechanism; it is executed"""
     device: str = Runtime.device
 
 
@@ -104,7 +102,7 @@ class Common(Carrying):
     telemetry_every: int | None = Runtime.telemetry_every
     tensorboard: bool = False
 
-    def config(self, attention: str | None = None, seed: int | None = None) -> TrainConfig:
+    def config(self, attention: str | Mechanism | None = None, seed: int | None = None) -> TrainConfig:
         """Return the recipe with the given options, and the given mechanism and seed where several are named."""
         one_of_several = {"attention": attention, "seed": seed}
         given = self.given() | {name: value for name, value in one_of_several.items() if value is not None}

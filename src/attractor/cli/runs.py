@@ -2,26 +2,23 @@
 
 import errno
 import json
-import math
 import os
 import shlex
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
 from tyro.conf import Positional
 
-from attractor.attention.presets import preset
+from attractor.attention.named import mechanism
 from attractor.cli.console import command_line, say
 from attractor.cli.options import Common, OfTrainedModel, refuse_given, runtime_of
 from attractor.cli.study_code import define_mechanisms
 from attractor.cli.study_ending import report_study
-from attractor.console import print_line, seconds_of
+from attractor.console import print_line
 from attractor.errors import InputError, RankLostError, RunStopped, not_installed, require
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
@@ -42,6 +39,8 @@ TEMPERATURE = 0.8
 class TrainArguments(Common):
     resume: Path | None = None
     """run folder to continue as it was configured"""
+    code: str | None = None
+    """with --resume: FILE.py or module that defines the run's own mechanism; it is executed"""
     parallel: str = Runtime.parallel
     collective_timeout: float = Runtime.collective_timeout
 
@@ -99,13 +98,15 @@ class GenerateArguments(OfTrainedModel):
     """seed of the sampling"""
 
 
-def starting_point(args: TrainArguments) -> tuple[TrainConfig, Path]:
+def starting_point(args: TrainArguments, console: Console) -> tuple[TrainConfig, Path]:
     """Return the configuration of the run, and its folder."""
     if args.resume is None:
+        require(args.code is None, "code", "left out without --resume", args.code, "give --attention FILE.py:NAME")
         config = args.config(*getattr(args, "presets", ())[:1])
         return config, folder_of(args, config)
     refuse_given(args, ("recipe", "size", "epochs", "out", *args.given()), "with --resume, which keeps the run's own")
     folder = RunFolder.open(args.resume)
+    define_mechanisms(args.code, console)
     return TrainConfig.from_dict(folder.config), folder.path
 
 
@@ -124,7 +125,7 @@ def train(args: TrainArguments, console: Console) -> None:
     from attractor.train.loop import train as train_run
     from attractor.train.plan import plan_run
 
-    config, path = starting_point(args)
+    config, path = starting_point(args, console)
     runtime = runtime_of(args)
     device = resolve_device(runtime.device)
     if args.given().get("batch_size") == AUTO:
@@ -185,7 +186,7 @@ def plan(args: PlanArguments, console: Console) -> None:
     from attractor.train.calibrate import CalibrationError, calibrate
     from attractor.train.plan import RunPlan, differences, plan_processes, plan_run, print_plans
 
-    config, path = starting_point(args)
+    config, path = starting_point(args, console)
     configs = [config]
     if args.presets:
         for name in ("attention", "resume"):
@@ -193,9 +194,7 @@ def plan(args: PlanArguments, console: Console) -> None:
                 raise InputError(f"{name} must be left out where mechanisms are named; give one or the other")
         if len(set(args.presets)) < len(args.presets):
             raise InputError(f"presets must be without repetition, got '{' '.join(args.presets)}'; name each once")
-        for name in args.presets:
-            preset(name)
-        configs = [config.replace(attention=name) for name in args.presets]
+        configs = [config.replace(attention=mechanism(name)) for name in args.presets]
         path = folder_of(args, configs[0])
     runtime = runtime_of(args)
     resolve_device(runtime.device)
@@ -250,62 +249,23 @@ def compare(args: CompareArguments, console: Console) -> None:
         attractor compare standard gated --corpus notes.txt
         attractor compare runs/one runs/another
     """
-    from attractor.study.compare import (
-        DEFAULT_PRESETS,
-        MOST_SEEDS,
-        SCALE,
-        SEEDS,
-        comparison,
-        default_folder,
-        print_costs,
-        speedups,
-    )
-    from attractor.study.plan import Conduct
-    from attractor.study.run import run_study
-    from attractor.study.study import require_seeds
-    from attractor.study.within import stored_plan, with_planned_looks
+    from attractor.study.compare import DEFAULT_PRESETS, Asked, compare_mechanisms, speedups
 
-    began = time.monotonic()
     if any(Path(name, "config.json").exists() for name in args.presets):
         return compare_stored(args, console)
-    presets = args.presets or DEFAULT_PRESETS
-    for name in presets:
-        if "/" in name:
+    for name in args.presets:
+        if "/" in name and ".py" not in name:
             raise InputError(
                 f"presets must be mechanisms or folders of finished runs, and '{name}' is neither; "
                 "'attractor runs list' shows runs, and 'attractor list mechanisms' names mechanisms"
             )
-        preset(name)
     if args.given().get("batch_size") == AUTO:
         advice = "'attractor plan --batch-size auto' says which accumulation fits"
         raise InputError(f"batch_size must be a number in a comparison, got auto; {advice}")
-    seconds = math.inf if args.within is None else seconds_of(args.within, "within")
-    is_within = args.within is not None
-    seeds = tuple(range(MOST_SEEDS if is_within else SEEDS)) if args.seeds is None else args.seeds
-    require_seeds(seeds)
-    if is_within:
-        require(seconds > 0, "within", "a time above zero", args.within, "as 30m")
-        require(len(seeds) > 1, "seeds", "at least two with --within", len(seeds), "one pair has no interval")
-        require(not args.thorough, "thorough", "left out with --within", True, "its further runs decide no row")
-    base = args.config(presets[0], seeds[0])
-    further = {"within": args.within, "margin": args.margin, "seeds": seeds} if is_within else {}
-    default = default_folder(base, (*presets, "thorough") if args.thorough else presets, **further)
-    task, folder, runtime = data_of(base), args.out or default, runtime_of(args)
-    study = comparison(folder.name, presets, seeds, base, task, args.margin, args.thorough)
-    conduct = Conduct(
-        scale=SCALE,
-        root=args.out or folder.parent,
-        folder=folder,
-        workers=args.workers,
-        command=command_line(),
-        until=began + seconds,
+    question = Asked(args.presets or DEFAULT_PRESETS, args.seeds, args.margin, args.thorough, args.within)
+    record, failures, folder = compare_mechanisms(
+        question, args.config, runtime_of(args), console, args.out, args.workers, command_line()
     )
-    print_costs(study, task, runtime, console)
-    if is_within:
-        study = with_planned_looks(study, conduct, runtime, partial(print_line, console))
-    else:
-        stored_plan(folder, study.design(SCALE, seeds, conduct.command), within=False)
-    record, failures = run_study(study, conduct, runtime, console)
     for row, speedup in speedups(record).items() if args.thorough else ():
         say(console, f"effective speedup of {row}: {speedup.words}")
     report_study(record, folder, failures, console)
@@ -329,7 +289,7 @@ def generate(args: GenerateArguments, console: Console) -> None:
     from attractor.train.samples import continuation
     from attractor.train.saved_tokenizer import saved_settings, tokenizer_of_run
 
-    define_mechanisms(args.study, console)
+    define_mechanisms(args.code, console)
     tokenizer = tokenizer_of_run(RunFolder.open(args.run))
     settings = saved_settings(args.run)
     sampling = {"temperature": TEMPERATURE} | ({} if settings is None else settings.sampling)

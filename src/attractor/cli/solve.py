@@ -36,7 +36,7 @@ class SolveArguments(OfTrainedModel):
     exact: bool = False
     """solve by search, without a model"""
     out: Path | None = None
-    """picture of the iterations: FILE.svg, .png or .gif"""
+    """picture of the iterations: FILE.svg or .png"""
 
 
 def solve(args: SolveArguments, console: Console) -> None:
@@ -54,7 +54,7 @@ def solve(args: SolveArguments, console: Console) -> None:
     if not args.exact and args.run is None:
         raise InputError("run must be given, or exact instead of it; 'attractor train --task sudoku' makes a run")
     require(not args.exact or args.votes == 1, "votes", searches, args.votes, "leave it out")
-    require(not args.exact or args.study is None, "study", searches, str(args.study), "leave it out")
+    require(not args.exact or args.code is None, "code", searches, args.code, "leave it out")
     if args.out is not None:
         require(not args.exact, "out", "left out with exact, which has no iterations", str(args.out))
         rule = "a name that ends in " + ", ".join(f".{kind}" for kind in KINDS)
@@ -62,7 +62,7 @@ def solve(args: SolveArguments, console: Console) -> None:
         prepare_place(args.out)
     board, solution = _puzzle(args.puzzle)
     if args.run is not None:
-        define_mechanisms(args.study, console)
+        define_mechanisms(args.code, console)
         _by_model(args, _run_for(board, args.run, args), board, solution, console)
         return
     console.print(sudoku.show(solution, board), markup=False, highlight=False)

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.text import Text
 from tyro.conf import Positional
 
-from attractor.claims.loading import STUDIES, paper_around, papers_folder
 from attractor.cli.options import Carrying, runtime_of
 from attractor.cli.study_code import announce_code
 from attractor.cli.study_ending import report_study
 from attractor.console import print_line
 from attractor.errors import InputError
+from attractor.files.code import STUDIES, paper_around, papers_folder
 from attractor.train.config import Runtime
 from attractor.train.hardware import resolve_device
 

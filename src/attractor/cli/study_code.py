@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from attractor.claims.loading import CLAIMS_FILE
+from attractor.files.code import CLAIMS_FILE
 from attractor.runs.machine import is_tracked
 
 
@@ -19,10 +19,11 @@ def announce_code(place: Path, console: Console) -> None:
         )
 
 
-def define_mechanisms(study: Path | None, console: Console) -> None:
-    """Execute the file of a study, so that runs of the mechanisms that it defines can be opened."""
-    from attractor.study.study import load_study
+def define_mechanisms(code: str | None, console: Console) -> None:
+    """Execute the file or module that a command names, so that runs of the mechanisms that it defines can be opened."""
+    from attractor.attention.named import defined_by
 
-    if study is not None:
-        announce_code(study, console)
-        load_study(study)
+    if code is not None:
+        if code.endswith(".py"):
+            announce_code(Path(code), console)
+        defined_by(code)

@@ -35,7 +35,6 @@ from attractor.corpus.shards import (
 )
 from attractor.corpus.sources import (
     continues,
-    listing,
     modification_times,
     open_source,
     place_name,
@@ -172,13 +171,11 @@ def _check_place(out: Path, plan: dict[str, Any]) -> None:
     try:
         is_finished = (out / MANIFEST).is_file()
         stored = read_manifest(out)["plan"] if is_finished else json.loads((out / WORK / PLAN).read_bytes())
-        files = stored["source"].get("files")
-        if isinstance(files, list):  # an earlier version listed any number of files
-            sizes = [file["size"] for file in files]
-            stored["source"]["files"] = listing([file["name"] for file in files], sizes)
+        if not isinstance(stored["source"], dict):
+            raise TypeError("a plan describes its source")
     except InputError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"plan must be whole, but that of '{out}' is not; remove '{out}' and begin anew") from error
     asked = json.loads(json.dumps(plan))
     for key in (*asked, *(stored.keys() - asked.keys())):

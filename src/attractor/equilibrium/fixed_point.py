@@ -52,7 +52,6 @@ class Equilibrium:
     trace: Float[Tensor, " k"]  # mean residual over tokens, for each evaluation
     residual: Float[Tensor, "B T"]  # of the iterate from which a token's state is computed
     tolerance: float
-    adjoint_residual: Float[Tensor, ""]  # mean over tokens of (5), set by the backward pass; NaN until then
 
     @property
     def n_unsolved(self) -> Tensor:
@@ -108,7 +107,7 @@ class Solver:
         for index in range(self.n_iterations):
             image = step(orbit.next(), index)
             orbit.take(image if forcing is None else image + forcing)  # (1), (2), (3), (6)
-        return self._equilibrium(orbit.next(), orbit, _unknown(u))
+        return self._equilibrium(orbit.next(), orbit)
 
     def _implicit(self, step: Step, u: Tensor) -> Equilibrium:
         with torch.no_grad():
@@ -121,15 +120,14 @@ class Solver:
         image = _anchored(step(z, self.n_iterations - 1), z, u)
         with torch.no_grad():
             search.take(image)
-        adjoint_residual = _unknown(u)
         state = search.best
         if torch.is_grad_enabled():
             n_backward = self.n_iterations if self.backward_iterations is None else self.backward_iterations
-            state = _Attached.apply(image, state, _Adjoint(z, image, n_backward, self.depth, adjoint_residual))
-        return self._equilibrium(state, search, adjoint_residual)
+            state = _Attached.apply(image, state, _Adjoint(z, image, n_backward, self.depth))
+        return self._equilibrium(state, search)
 
-    def _equilibrium(self, state: Tensor, orbit: "_Orbit", adjoint_residual: Tensor) -> Equilibrium:
-        return Equilibrium(state, torch.stack(orbit.trace), orbit.residual, self.tolerance, adjoint_residual)
+    def _equilibrium(self, state: Tensor, orbit: "_Orbit") -> Equilibrium:
+        return Equilibrium(state, torch.stack(orbit.trace), orbit.residual, self.tolerance)
 
 
 class _Orbit:
@@ -209,15 +207,12 @@ class _Adjoint:
     image: Tensor
     n_iterations: int
     depth: int
-    residual: Tensor
 
     def __call__(self, g: Tensor) -> Tensor:
         search = _Search(g, self.depth)
         for _ in range(self.n_iterations):
             (pulled,) = torch.autograd.grad(self.image, self.z, search.next(), retain_graph=True)
             search.take(g + pulled)  # (5)
-        if search.least is not None:
-            self.residual.copy_(search.least.mean())
         return search.best
 
 
@@ -256,10 +251,6 @@ def _flat(x: Tensor) -> Tensor:
 def _where_finite(x: Tensor, otherwise: Tensor) -> Tensor:
     """Return x for tokens where it is finite, and `otherwise` for the others."""
     return torch.where(x.isfinite().flatten(2).all(-1).view(*x.shape[:2], *[1] * (x.ndim - 2)), x, otherwise)
-
-
-def _unknown(u: Tensor) -> Tensor:
-    return torch.full((), torch.nan, device=u.device)
 
 
 def growth_rate(

@@ -8,7 +8,7 @@ If A is irreducible, A p = 0 has exactly one distribution p. It is positive, and
 start. So the equilibrium of fast dynamics f(x, y) = A(y) x is the stationary distribution of A(y). D(x, p) never
 increases on the way.
 
-Generators are dense, or sparse in torch's COO layout. Distributions lie along the last dimension; the others are batch.
+Generators are dense matrices. Distributions lie along the last dimension; the others are batch.
 FastSlow, equation 26, theorem 28 and remark 30, whose S is -D: Gao, Attention is just another name for coupling?, 2026,
 arXiv 2606.16730.
 """
@@ -23,42 +23,53 @@ import scipy.sparse
 import torch
 from jaxtyping import Float
 from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import splu
 from torch import Tensor
 
 from attractor.errors import InputError, require
 
-ELIMINATED_DENSE = 512  # up to so many states, a sparse generator takes the dense method, which is more accurate
 BLOCK = 64
 
 
-def random_generator(n: int, seed: int = 0, density: float = 1.0) -> Float[Tensor, "n n"]:
-    """Draw an irreducible generator in fp64 with rates from (0, 1].
-
-    Below density 1 it is sparse and contains a cycle through all states. The rates of a pair that is drawn more than
-    once are added up there, so a few may exceed 1.
-    """
+def random_generator(n: int, seed: int = 0) -> Float[Tensor, "n n"]:
+    """Draw an irreducible generator in fp64 with rates from (0, 1]."""
     require(n >= 2, "n", "at least 2", n, "one state has nowhere to go")
-    require(0 <= density <= 1, "density", "between 0 and 1", density, "it is the share of pairs with a rate")
     draw = torch.Generator().manual_seed(seed)
-    if density == 1:
-        rates = (1 - torch.rand(n, n, generator=draw, dtype=torch.float64)).fill_diagonal_(0)
-        return rates - rates.sum(0).diag()
-    n_drawn = round(density * n * (n - 1))
-    source = torch.randint(n, (n_drawn,), generator=draw)
-    target = (source + 1 + torch.randint(n - 1, (n_drawn,), generator=draw)) % n
-    order = torch.randperm(n, generator=draw)
-    at = torch.stack([torch.cat([target, order.roll(-1)]), torch.cat([source, order])])
-    rates = 1 - torch.rand(at.shape[1], generator=draw, dtype=torch.float64)
-    leaving = torch.zeros(n, dtype=torch.float64).index_add(0, at[1], rates)
-    at = torch.cat([at, torch.arange(n).expand(2, n)], 1)
-    with torch.sparse.check_sparse_tensor_invariants():
-        return torch.sparse_coo_tensor(at, torch.cat([rates, -leaving]), (n, n)).coalesce()
+    rates = (1 - torch.rand(n, n, generator=draw, dtype=torch.float64)).fill_diagonal_(0)
+    return rates - rates.sum(0).diag()
 
 
 def check(generator: Float[Tensor, "*batch n n"]) -> None:
     """Refuse a matrix that is no generator, and name the wrong entry. The other functions call this check."""
-    _checked(generator)
+    shape = tuple(generator.shape)
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise InputError(f"generator must be square, got shape {shape}; it has one row and one column for each state")
+    if not generator.is_floating_point():
+        raise InputError(f"generator must hold floating-point rates, got {generator.dtype}; call .double() on it")
+    rates = generator.detach()
+    if len(wrong := (~rates.isfinite()).nonzero()):
+        at = wrong[0].tolist()
+        raise InputError(f"generator{_index(at)} must be finite, got {float(rates[tuple(at)])}; give a rate")
+    if len(wrong := ((rates < 0) & ~torch.eye(shape[-1], dtype=torch.bool, device=rates.device)).nonzero()):
+        at = wrong[0].tolist()
+        raise InputError(
+            f"generator{_index(at)} must be at least 0, got {float(rates[tuple(at)]):g}; off the diagonal, [i, j] is "
+            "the rate from state j to state i"
+        )
+    sums, sizes = rates.sum(-2), rates.abs().sum(-2)
+    # The tolerance is the rounding error of a diagonal that was computed as minus the sum of the others.
+    if len(wrong := (sums.abs() > shape[-1] * torch.finfo(sums.dtype).eps * sizes).nonzero()):
+        *batch, column = wrong[0].tolist()
+        raise InputError(
+            f"generator{_index([*batch, ':', column])} must sum to 0, got {float(sums[tuple(wrong[0])]):g}; its "
+            "diagonal entry is minus the sum of the others in its column (transpose a generator whose rows sum to 0)"
+        )
+
+
+def _check_one(generator: Tensor) -> None:
+    if generator.ndim > 2:
+        shape = tuple(generator.shape)
+        raise InputError(f"generator must be a single matrix here, got shape {shape}; only `stationary` takes a batch")
+    check(generator)
 
 
 def closed_classes(generator: Float[Tensor, "n n"]) -> list[list[int]]:
@@ -66,36 +77,34 @@ def closed_classes(generator: Float[Tensor, "n n"]) -> list[list[int]]:
 
     The dimension of the null space of A is their number.
     """
-    (labels,) = _closed_labels(_checked_one(generator))
-    return [np.flatnonzero(labels == label).tolist() for label in np.unique(labels[labels >= 0])]
+    _check_one(generator)
+    return _classes(_closed_labels(generator)[0])
 
 
 def stationary(generator: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n"]:
     """Return the distribution p with A p = 0: zero on transient states, positive on all others. It has no gradient.
 
-    Dense generators are solved by elimination without subtraction (Grassmann, Taksar and Heyman, 1985), which is
-    accurate in every entry however small; sparse ones of more than 512 states by a sparse LU decomposition. A generator
-    with several closed classes has several stationary distributions, and is refused.
+    It is found by elimination without subtraction (Grassmann, Taksar and Heyman, 1985), which is accurate in every
+    entry however small. A generator with several closed classes has several stationary distributions, and is refused.
     """
-    entries = _checked(generator)
-    labels = _closed_labels(entries)
+    check(generator)
+    labels = _closed_labels(generator)
     root = (labels >= 0).argmax(1)  # any state of the closed class
     several = ((labels >= 0) & (labels != np.take_along_axis(labels, root[:, None], 1))).any(1)
     if several.any():
         raise InputError(_several_classes(generator, labels[several.argmax()]))
     n = generator.shape[-1]
-    if generator.layout != torch.strided and n > ELIMINATED_DENSE:
-        p = _null_vector_by_lu(entries, int(root[0]))
-    else:
-        dense = entries.to_dense().double().reshape(-1, n, n)
-        p = _null_vector_by_elimination(dense, torch.from_numpy(root).to(dense.device))
+    chains = generator.detach().double().reshape(-1, n, n)
+    p = _null_vector_by_elimination(chains, torch.from_numpy(root).to(chains.device))
     return p.to(generator).reshape(generator.shape[:-1])
 
 
 def largest_step(generator: Float[Tensor, "n n"]) -> float:
     """Return 1 / max |A_jj|. Below this step I + dt A is non-negative and primitive; above, probabilities may turn
     negative."""
-    return _largest_step(_checked_one(generator))
+    _check_one(generator)
+    leaving = generator.detach().diagonal().abs().max()
+    return 1 / float(leaving) if leaving else math.inf
 
 
 def euler(
@@ -108,8 +117,7 @@ def euler(
     require(dt > 0, "dt", "positive", dt, "largest_step(generator) is the largest safe one")
     fits = isinstance(n_steps, Integral) and n_steps >= 0
     require(fits, "n_steps", "an integer of at least 0", n_steps, "0 returns x0")
-    entries = _checked_one(generator)
-    largest = _largest_step(entries)
+    largest = largest_step(generator)
     if dt > largest:
         warnings.warn(f"dt {dt:g} may turn probabilities negative; the largest safe step is {largest!r}", stacklevel=2)
     x = _as_columns(x0, generator)
@@ -124,13 +132,12 @@ def euler(
 def flow(
     generator: Float[Tensor, "n n"], x0: Float[Tensor, "*batch n"], times: Float[Tensor, " n_times"]
 ) -> Float[Tensor, "n_times *batch n"]:
-    """Solve (1) from x0 at time 0: return e^{At} x0 at each of `times`. A sparse generator becomes dense."""
-    _checked_one(generator)
+    """Solve (1) from x0 at time 0: return e^{At} x0 at each of `times`."""
+    _check_one(generator)
     times = times.to(device=generator.device, dtype=generator.dtype)
     fits = bool(len(times)) and bool((times >= 0).all()) and bool(times.isfinite().all())
     require(fits, "times", "one or more of at least 0", times.tolist(), "leave the others out")
-    dense = generator.to_dense() if generator.is_sparse else generator
-    columns = torch.linalg.matrix_exp(times[:, None, None] * dense) @ _as_columns(x0, generator)
+    columns = torch.linalg.matrix_exp(times[:, None, None] * generator) @ _as_columns(x0, generator)
     return columns.mT.reshape(len(times), *x0.shape)
 
 
@@ -165,56 +172,12 @@ def column_sums(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return sums
 
 
-def _checked(generator: Tensor) -> Tensor:
-    """Check a generator in any layout, and return its non-zero entries as a coalesced COO tensor."""
-    shape = tuple(generator.shape)
-    if len(shape) < 2 or shape[-1] != shape[-2]:
-        raise InputError(f"generator must be square, got shape {shape}; it has one row and one column for each state")
-    if not generator.is_floating_point():
-        raise InputError(f"generator must hold floating-point rates, got {generator.dtype}; call .double() on it")
-    entries = generator.detach().to_sparse_coo().coalesce()
-    at, rates = entries.indices(), entries.values()
-    if len(wrong := (~rates.isfinite()).nonzero()):
-        k = int(wrong[0])
-        raise InputError(f"generator{_index(at[:, k])} must be finite, got {float(rates[k])}; give a rate")
-    if len(wrong := ((rates < 0) & (at[-2] != at[-1])).nonzero()):
-        k = int(wrong[0])
-        raise InputError(
-            f"generator{_index(at[:, k])} must be at least 0, got {float(rates[k]):g}; off the diagonal, [i, j] is the "
-            "rate from state j to state i"
-        )
-    matrix = generator.detach() if generator.layout == torch.strided else entries
-    sums, sizes = (x.transpose(-1, -2) @ rates.new_ones(shape[-1]) for x in (matrix, matrix.abs()))
-    # The tolerance is the rounding error of a diagonal that was computed as minus the sum of the others.
-    if len(wrong := (sums.abs() > shape[-1] * torch.finfo(sums.dtype).eps * sizes).nonzero()):
-        *batch, column = wrong[0].tolist()
-        column_sum = float(sums[tuple(wrong[0])])
-        raise InputError(
-            f"generator{_index([*batch, ':', column])} must sum to 0, got {column_sum:g}; its diagonal entry is minus "
-            "the sum of the others in its column (transpose a generator whose rows sum to 0)"
-        )
-    return entries
-
-
-def _checked_one(generator: Tensor) -> Tensor:
-    if generator.ndim > 2:
-        shape = tuple(generator.shape)
-        raise InputError(f"generator must be a single matrix here, got shape {shape}; only `stationary` takes a batch")
-    return _checked(generator)
-
-
-def _index(at: Tensor | list[int | str]) -> str:
-    return f"[{', '.join(str(i) for i in (at.tolist() if isinstance(at, Tensor) else at))}]"
-
-
-def _largest_step(entries: Tensor) -> float:
-    at, rates = entries.indices(), entries.values()
-    leaving = rates[(at[0] == at[1]) & (rates != 0)].abs()  # a sparse generator may store zeros
-    return 1 / float(leaving.max()) if len(leaving) else float("inf")
+def _index(at: list[int | str]) -> str:
+    return f"[{', '.join(map(str, at))}]"
 
 
 def _as_columns(x0: Tensor, generator: Tensor) -> Tensor:
-    """Return the distributions as columns of a matrix, which dense and sparse generators can multiply."""
+    """Return the distributions as columns of a matrix."""
     n = generator.shape[-1]
     x0 = x0 if x0.is_floating_point() else x0.to(generator)
     if x0.shape[-1] != n:
@@ -232,22 +195,25 @@ def _as_columns(x0: Tensor, generator: Tensor) -> Tensor:
     return x0.to(generator).reshape(-1, n).T
 
 
-def _closed_labels(entries: Tensor) -> np.ndarray:
+def _closed_labels(generator: Tensor) -> np.ndarray:
     """Return for each chain of the batch the closed class of each state, or -1 for a transient state."""
-    *batch, n, _ = entries.shape
-    n_chains = int(np.prod(batch, dtype=int))
-    at = entries.indices()[:, entries.values() != 0].cpu().numpy()
-    # The chains of a batch are separate components of one graph.
-    chain = np.ravel_multi_index(tuple(at[:-2]), tuple(batch)) if batch else np.zeros(at.shape[1], dtype=int)
-    source, target = chain * n + at[-1], chain * n + at[-2]
+    n = generator.shape[-1]
+    chain, to, since = generator.detach().reshape(-1, n, n).nonzero().cpu().numpy().T
+    n_chains = generator.numel() // n**2
+    source, target = chain * n + since, chain * n + to  # the chains of a batch are separate components of one graph
     graph = scipy.sparse.csr_array((np.ones(len(source)), (source, target)), shape=(n_chains * n, n_chains * n))
     _, labels = connected_components(graph, directed=True, connection="strong")
     left = labels[source[labels[source] != labels[target]]]
     return np.where(np.isin(labels, left), -1, labels).reshape(n_chains, n)
 
 
+def _classes(labels: np.ndarray) -> list[list[int]]:
+    """Return the states of each closed class."""
+    return [np.flatnonzero(labels == label).tolist() for label in np.unique(labels[labels >= 0])]
+
+
 def _several_classes(generator: Tensor, labels: np.ndarray) -> str:
-    classes = [np.flatnonzero(labels == label).tolist() for label in np.unique(labels[labels >= 0])]
+    classes = _classes(labels)
     shown = [str(states) if len(states) <= 6 else f"{str(states[:5])[:-1]}, ...]" for states in classes[:4]]
     which = " of every chain" if generator.ndim > 2 else ""
     return (
@@ -282,16 +248,3 @@ def _null_vector_by_elimination(a: Tensor, root: Tensor) -> Tensor:
         p[:, k] = (a[:, k, :k] * p[:, :k]).sum(-1)
         p[:, : k + 1] /= p[:, : k + 1].sum(-1, keepdim=True)  # in every step, so that nothing overflows
     return p.gather(1, order)  # the swap of two states is its own inverse
-
-
-def _null_vector_by_lu(entries: Tensor, root: int) -> Tensor:
-    """Solve the equations of all other states with p_root = 1, without pivots: the diagonal dominates each column."""
-    at, rates = entries.indices().cpu().numpy(), entries.values().double().cpu().numpy()
-    a = scipy.sparse.csc_array((rates, (at[0], at[1])), shape=tuple(entries.shape))
-    others = np.delete(np.arange(a.shape[0]), root)
-    factors = splu(
-        a[:, others][others], permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
-    )
-    p = np.ones(a.shape[0])
-    p[others] = factors.solve(-a[:, [root]].toarray()[others, 0])
-    return torch.from_numpy(p / p.sum())

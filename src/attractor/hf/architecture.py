@@ -7,9 +7,9 @@ importing it would compute something else. Fields that config.json leaves out ha
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
-from attractor.attention import PRESETS, AttentionConfig
+from attractor.attention import PRESETS, Attention, AttentionConfig
 from attractor.attention.config import STAGES
 from attractor.attention.position import parse_scaling
 from attractor.errors import InputError
@@ -221,7 +221,7 @@ class Architecture:
         ties = module(["embedding"], base + names.embedding) + module(["positions"], base + names.positions)
         for index, block in enumerate(model.layers):
             here, there = f"blocks.{index}.", f"{base}{names.blocks}.{index}."
-            attention = LAYOUTS[self.layout].ties(block.attention)
+            attention = LAYOUTS[self.layout].ties(cast(Attention, block.attention))
             ties += [tie.within(f"{here}attention.", f"{there}{names.attention}.") for tie in attention]
             for norm, stored in names.norms.items():
                 ties += module([here + norm], there + stored, offset)
@@ -232,7 +232,7 @@ class Architecture:
 
 def settings(config: TransformerConfig) -> dict[str, Any]:
     """Return all settings that affect the computation, defaults resolved: equal where models compute the same."""
-    layer, mechanism = first_layer(config), config.attention_config
+    layer, mechanism = first_layer(config), config.staged_attention
     flat: dict[str, Any] = {"attention": mechanism_name(mechanism)}
     for part in (config, *stages_of(mechanism)):
         flat |= {f.name: getattr(part, f.name) for f in fields(part) if f.name != "attention"}

@@ -52,7 +52,7 @@ def convert_model(model: LanguageModel, attention: str, seed: int = 0) -> Transf
     converted_model = config.build(seed).to(model.embedding.weight.dtype)
     unplaced = converted_model.load_state_dict(model.state_dict(), strict=False).unexpected_keys
     assert not unplaced, f"a mechanism that starts exactly keeps every weight, and lost {unplaced}"
-    newly_gated = config.attention_config.output != model.config.attention_config.output
+    newly_gated = config.staged_attention.output != model.config.staged_attention.output
     with torch.no_grad():
         for block in converted_model.layers:
             layer = block.attention  # the gate of (1) is closed by its initialization
@@ -66,7 +66,7 @@ def convert_model(model: LanguageModel, attention: str, seed: int = 0) -> Transf
 
 
 def converted_config(config: TransformerConfig, attention: str) -> TransformerConfig:
-    source, wanted = config.attention_config, preset(attention)
+    source, wanted = config.staged_attention, preset(attention)
     obstacle = conversion_obstacle(source, wanted)
     if obstacle is not None:
         possible = ", ".join(name for name in PRESETS if conversion_obstacle(source, PRESETS[name]) is None) or "none"

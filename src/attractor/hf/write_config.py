@@ -13,7 +13,7 @@ from attractor.models.transformer import TransformerConfig
 
 def first_layer(config: TransformerConfig) -> Attention:
     with shapes_only():
-        return Attention(config.attention_config, config.d_model, config.n_heads, 0, config.head_dim)
+        return Attention(config.staged_attention, config.d_model, config.n_heads, 0, config.head_dim)
 
 
 def shape(config: TransformerConfig) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def shape(config: TransformerConfig) -> dict[str, Any]:
 def rotation(config: TransformerConfig) -> dict[str, Any]:
     """Return the rotary parameters: the inverse of `scaling`."""
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
-    if (fraction := config.attention_config.couple.rope_fraction) != 1:
+    if (fraction := config.staged_attention.couple.rope_fraction) != 1:
         rope["partial_rotary_factor"] = fraction
     if config.rope_scaling is None:
         return rope
@@ -63,18 +63,18 @@ def rotation(config: TransformerConfig) -> dict[str, Any]:
 
 def window(config: TransformerConfig) -> dict[str, Any]:
     """Return the fields of one window in all layers: the inverse of `with_window`."""
-    return shape(config) | {"sliding_window": config.attention_config.window}
+    return shape(config) | {"sliding_window": config.staged_attention.window}
 
 
 def kinds(config: TransformerConfig) -> dict[str, Any]:
     """Return the fields of layers of two kinds: the inverse of `windows`."""
     mechanisms = [config.layer_mechanism(index) for index in range(config.n_layers)]
     kinds = [GLOBAL if mechanism.window is None else LOCAL for mechanism in mechanisms]
-    return shape(config) | {"sliding_window": config.attention_config.window, "layer_types": kinds}
+    return shape(config) | {"sliding_window": config.staged_attention.window, "layer_types": kinds}
 
 
 def qwen2(config: TransformerConfig) -> dict[str, Any]:
-    window = config.attention_config.window
+    window = config.staged_attention.window
     first = sum(config.layer_mechanism(index).window is None for index in range(config.n_layers))
     return kinds(config) | {"use_sliding_window": window is not None, "max_window_layers": first}
 
@@ -135,7 +135,7 @@ def parallel(config: TransformerConfig) -> dict[str, Any]:
 
 
 def stablelm(config: TransformerConfig) -> dict[str, Any]:
-    return parallel(config) | {"use_qkv_bias": getattr(config.attention_config.project, "qkv_bias", False)}
+    return parallel(config) | {"use_qkv_bias": getattr(config.staged_attention.project, "qkv_bias", False)}
 
 
 def one_norm(config: TransformerConfig) -> dict[str, Any]:

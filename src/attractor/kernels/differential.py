@@ -6,7 +6,6 @@ two-calls     torch's fused attention for each map; V is read twice, and narrowe
               width, as fused kernels require
 side-by-side  one call with the maps as twice as many heads; V is copied, unless the maps are pairs of heads that share
               their keys
-flex          one call of FlexAttention, which takes V at its own width
 blocks        both maps of one block of queries at a time, recomputed in the backward pass, for CPUs
 kernel        the same in Triton, for GPUs
 
@@ -17,8 +16,6 @@ others, like all fused attention of torch, only under `sdpa_kernel(SDPBackend.MA
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -54,14 +51,6 @@ def side_by_side(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> T
     return first - by.to(first.dtype) * second
 
 
-def by_flex_attention(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> Tensor:
-    attention, mask = _flex_attention(q.shape[2], q.device)
-    both = torch.cat([v, v], dim=1)
-    context = attention(q, k, both, block_mask=mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
-    first, second = context.chunk(2, dim=1)
-    return first - by.to(first.dtype) * second
-
-
 def by_kernel(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> Tensor:
     return _launch(q.unflatten(1, (2, -1)), k.unflatten(1, (2, -1)), v, by, scale)
 
@@ -70,7 +59,6 @@ Implementation = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "two-calls": two_calls,
     "side-by-side": side_by_side,
-    "flex": by_flex_attention,
     "blocks": differential_attention_in_blocks,
     "kernel": by_kernel,
 }
@@ -115,9 +103,7 @@ def choose_implementation(device: str, dtype: torch.dtype, length: int, score: i
 
 
 def usable(name: str, q: Tensor, k: Tensor, v: Tensor) -> bool:
-    if name == "kernel":
-        return use_kernel("differential attention", v, _unsupported_by_kernel(q, k, v))
-    return name != "flex" or (v.is_cuda and not functorch_active())
+    return name != "kernel" or use_kernel("differential attention", v, _unsupported_by_kernel(q, k, v))
 
 
 def differential_attention(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> Tensor:
@@ -179,14 +165,3 @@ def _causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         q, k, values, attn_mask=None, is_causal=True, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
     return context[..., : v.shape[-1]]
-
-
-@cache
-def _flex_attention(length: int, device: torch.device) -> tuple[Callable[..., Any], Any]:
-    """Compile FlexAttention and build its block mask, once for each length."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    def causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return query >= key
-
-    return torch.compile(flex_attention), create_block_mask(causal, None, None, length, length, device)

@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attractor.attention import Attention, Rope
+from attractor.attention import Rope, build
 from attractor.attention.acting_weight import acting_weight
 from attractor.attention.position import GridMatrices
 from attractor.errors import InputError, require, unknown
@@ -144,7 +144,7 @@ class AKOrN(RecurrentModel):
         self.stimulation = nn.Identity() if published else nn.Linear(config.d_model, config.d_model, bias=False)
         self.standing_start = StandingStart(config.max_seq_len, config.d_model) if published else None
         self.attention = (
-            Attention(config.attention_config, config.d_model, config.n_heads, head_dim=config.head_dim)
+            build(config.attention_config, config.d_model, config.n_heads, head_dim=config.head_dim)
             if config.coupling == "attention"
             else None
         )

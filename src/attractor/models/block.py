@@ -16,7 +16,8 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from attractor.attention import Attention, AttentionConfig, Cache, Rotation
+from attractor.attention import Cache, Rotation, build
+from attractor.attention.named import Mechanism
 from attractor.attention.norm import LayerNorm
 from attractor.models.config import ModelConfig
 from attractor.models.mlp import MLPS
@@ -29,7 +30,7 @@ NORMS: dict[str, Callable[..., nn.Module]] = {
 
 
 class Block(nn.Module):
-    def __init__(self, config: ModelConfig, attention: AttentionConfig, layer_index: int) -> None:
+    def __init__(self, config: ModelConfig, attention: Mechanism, layer_index: int) -> None:
         super().__init__()
 
         def norm(present: bool) -> nn.Module:
@@ -37,7 +38,7 @@ class Block(nn.Module):
 
         before, after = not config.post_norm, config.post_norm or config.norms_per_block == 4
         self.attention_norm = norm(before)
-        self.attention = Attention(attention, config.d_model, config.n_heads, layer_index, config.head_dim)
+        self.attention = build(attention, config.d_model, config.n_heads, layer_index, config.head_dim)
         self.attention_post_norm = norm(after)
         self.mlp_norm = norm(before and config.norms_per_block > 1)
         self.mlp = MLPS[config.mlp](config.d_model, config.d_ff, bias=config.mlp_bias)

@@ -9,12 +9,14 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import torch
 from torch import nn
 
-from attractor.attention import Attention, AttentionConfig
+from attractor.attention import Attention, AttentionConfig, build
 from attractor.attention.couple.dynamics import Dynamics
+from attractor.attention.named import Mechanism, label_of, mechanism_from_dict
 from attractor.attention.position import board_side, parse_scaling
 from attractor.attention.presets import preset
 from attractor.attention.project.decayed import DecayedLayout
 from attractor.attention.stage import Projection
+from attractor.attention.whole import Whole, WholeLayer
 from attractor.errors import InputError, require, require_count, require_seed, unknown
 from attractor.fields import PrintsChanges, later, require_types, stored_fields
 from attractor.models.initialize import initialize
@@ -78,8 +80,8 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     """longest sequence that learned positions allow"""
     positions: str = "learned"
     """position encoding: learned, rope, or for boards grid (row, column, box) or grid-rope (rotations)"""
-    attention: str | AttentionConfig = "standard"
-    """the mechanism; 'attractor list' shows all"""
+    attention: str | Mechanism = "standard"
+    """the mechanism; 'attractor list' shows all, and one of your own is FILE.py:NAME"""
     head_dim: int | None = None
     """width of a head; by default d_model / n_heads"""
     mlp: str = "swiglu"
@@ -198,7 +200,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
             raise unknown("mlp", self.mlp, MLPS)
         with shapes_only():  # building without data refuses any other invalid mechanism
             for attention in self.mechanisms:
-                layer = Attention(attention, self.d_model, self.n_heads, 0, self.head_dim)
+                layer = build(attention, self.d_model, self.n_heads, 0, self.head_dim)
                 if self.positions == "rope":
                     rule, next_step = "even under positions='rope', which turns pairs", "choose another head_dim"
                     require(layer.rope_width % 2 == 0, "head width", rule, layer.rope_width, next_step)
@@ -206,6 +208,8 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
                     self._require_grid_rotation(layer)
         for attention in self.mechanisms:
             self._require_window(attention.window)
+            if isinstance(attention, Whole):
+                attention.require_suited(self.d_model, self.n_heads, self.causal)
 
     def _require_window(self, window: int | None) -> None:
         if window is None:
@@ -214,8 +218,13 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         rule, next_step = f"at most max_seq_len={self.max_seq_len}", "leave window out to see the whole past"
         require(window <= self.max_seq_len, "window", rule, window, next_step)
 
-    def _require_grid_rotation(self, layer: Attention) -> None:
+    def _require_grid_rotation(self, layer: Attention | WholeLayer) -> None:
         require(not self.causal, "causal", "False under positions='grid-rope'", True, "a board has no past")
+        if isinstance(layer, WholeLayer):
+            raise InputError(
+                f"positions must be learned, rope or grid for {layer.config.name}, which takes no rotations, got "
+                "'grid-rope'; choose positions='grid'"
+            )
         width, of_values = layer.rope_width, layer.layout.value
         fits = width == 0 or (width % 4 == 0 and of_values % width == 0)
         if isinstance(layer.layout, DecayedLayout):
@@ -242,15 +251,26 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     # --- the mechanism ------------------------------------------------------------------------------------------
 
     @property
-    def attention_config(self) -> AttentionConfig:
+    def attention_config(self) -> Mechanism:
         return self.mechanism(self.attention)
 
     @property
-    def mechanisms(self) -> tuple[AttentionConfig, ...]:
+    def staged_attention(self) -> AttentionConfig:
+        """The mechanism, for what looks at its stages."""
+        mechanism = self.attention_config
+        if isinstance(mechanism, Whole):
+            raise InputError(
+                f"attention must be a mechanism in stages here, and {mechanism.name} joined whole; its run folder "
+                "can be copied and loaded with its file"
+            )
+        return mechanism
+
+    @property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
         """The configs of all attention mechanisms in the model."""
         return (self.attention_config,)
 
-    def mechanism(self, attention: str | AttentionConfig, with_window: bool = True) -> AttentionConfig:
+    def mechanism(self, attention: str | Mechanism, with_window: bool = True) -> Mechanism:
         """Return a preset or mechanism, changed by the fields of this config that apply to attention."""
         config = preset(attention) if isinstance(attention, str) else attention
         changes: dict[str, Any] = {
@@ -258,7 +278,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
             for name in OF_ATTENTION
             if getattr(self, name) != getattr(ModelConfig, name) and (with_window or name != "window")
         }
-        n_kv_heads = self.kv_heads(config.project)
+        n_kv_heads = self.kv_heads(config.project) if isinstance(config, AttentionConfig) else self.n_kv_heads
         if n_kv_heads is not None:
             changes["n_kv_heads"] = n_kv_heads
         return config.replace(**changes)
@@ -270,7 +290,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     @property
     def label(self) -> str:
         """The model's name in a comparison, which is that of its mechanism."""
-        return self.attention if isinstance(self.attention, str) else "custom"
+        return label_of(self.attention)
 
     @property
     @abstractmethod
@@ -307,9 +327,9 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         return self.gates
 
     @staticmethod
-    def gates_of_coupling(mechanism: AttentionConfig, modules: Iterable[str]) -> tuple[str, ...]:
+    def gates_of_coupling(mechanism: Mechanism, modules: Iterable[str]) -> tuple[str, ...]:
         """Return the names of the gates that `zero_start` adds to the coupling of these attention modules."""
-        gated = isinstance(mechanism.couple, Dynamics) and mechanism.couple.zero_start
+        gated = any(isinstance(stage, Dynamics) and stage.zero_start for stage in mechanism.stages)
         return tuple(f"{module}.couple.gate" for module in modules) if gated else ()
 
     # --- changed, stored, built ---------------------------------------------------------------------------------
@@ -320,12 +340,12 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
 
     def to_dict(self) -> dict[str, Any]:
         stored = stored_fields(self) | ({} if self.family == TRANSFORMER else {"family": self.family})
-        return stored | {name: x.to_dict() for name, x in stored.items() if isinstance(x, AttentionConfig)}
+        return stored | {name: x.to_dict() for name, x in stored.items() if isinstance(x, Mechanism)}
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Self:
         cls._refuse_unknown(stored)
-        mechanisms = {name: AttentionConfig.from_dict(x) for name, x in stored.items() if isinstance(x, dict)}
+        mechanisms = {name: mechanism_from_dict(x) for name, x in stored.items() if isinstance(x, dict)}
         return cls(**stored | mechanisms)
 
     @classmethod

@@ -21,8 +21,9 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from attractor.attention import AttentionConfig, Cache, Rope, Rotation
+from attractor.attention import Cache, Rope, Rotation
 from attractor.attention.hooks import listening, tap
+from attractor.attention.named import Mechanism
 from attractor.attention.project.heads import Heads
 from attractor.attention.stage import Projection
 from attractor.equilibrium.fixed_point import METHODS, MIXED, Solver
@@ -65,7 +66,7 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
     """blocks of the slow path"""
     n_rounds: int = 2
     """exchanges between the two paths, with the same weights"""
-    slow_attention: str | AttentionConfig | None = None
+    slow_attention: str | Mechanism | None = None
     """mechanism of the slow path; by default as the fast path's"""
     frozen: bool = False
     """keep the gate of the slow path closed, so that it neither runs nor learns (a control)"""
@@ -154,7 +155,7 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
         return Solver(self.equilibrium, n_iterations, depth, tolerance, self.backward_iterations)
 
     @property
-    def slow_attention_config(self) -> AttentionConfig:
+    def slow_attention_config(self) -> Mechanism:
         """The mechanism of the slow path. The field `window` limits only the fast path."""
         if self.slow_attention is not None:
             return self.mechanism(self.slow_attention, with_window=False)
@@ -162,7 +163,7 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
         return mechanism if mechanism.window is None else mechanism.replace(window=None)
 
     @property
-    def mechanisms(self) -> tuple[AttentionConfig, ...]:
+    def mechanisms(self) -> tuple[Mechanism, ...]:
         return (self.attention_config, self.slow_attention_config)
 
     def kv_heads(self, project: Projection) -> int | None:
@@ -253,7 +254,7 @@ class FastSlow(LanguageModel):
         config = self.config
         fast, slow = config.attention_config, config.slow_attention_config
 
-        def stack(attention: AttentionConfig, first: int, n: int) -> nn.ModuleList:
+        def stack(attention: Mechanism, first: int, n: int) -> nn.ModuleList:
             indices = range(first, first + n)
             if config.streams == 1:
                 return nn.ModuleList(Block(config, attention, index) for index in indices)

@@ -7,6 +7,8 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from attractor.attention.whole import WholeLayer
+
 
 class HasResidualOutputs(Protocol):
     def residual_outputs(self) -> list[Tensor]: ...
@@ -16,15 +18,23 @@ def initialize(model: nn.Module, seed: int) -> None:
     """Draw every module's parameters by its `reset_parameters`, seeded by (seed, name of the module).
 
     Matrices that write into the residual stream are divided by sqrt(their number), as in GPT-2, so that the initial
-    size of the stream does not depend on the depth.
+    size of the stream does not depend on the depth. A layer that joined whole draws all of its weights at once.
     """
     with torch.random.fork_rng(devices=[]):
-        for name, module in model.named_modules():
-            if next(module.parameters(recurse=False), None) is None:
+        whole = ""
+        for name, module in list(model.named_modules()):
+            if whole and name.startswith(whole):
+                continue
+            draws_all = isinstance(module, WholeLayer)
+            if not draws_all and next(module.parameters(recurse=False), None) is None:
                 continue
             digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
             torch.manual_seed(int.from_bytes(digest[:7]))
-            cast(Callable[[], None], module.reset_parameters)()
+            if draws_all:
+                whole = f"{name}."
+                module.draw_weights()
+            else:
+                cast(Callable[[], None], module.reset_parameters)()
     outputs = cast(HasResidualOutputs, model).residual_outputs()
     with torch.no_grad():
         for weight in outputs:

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attractor.attention import Attention
+from attractor.attention import build
 from attractor.attention.project.heads import HeadProjection
 from attractor.attention.project.latent import LatentProjection
 from attractor.attention.sigma_reparam import SigmaLinear
@@ -104,7 +104,7 @@ class ItrSA(RecurrentModel):
     def build_core(self) -> None:
         config = self.config
         self.attention = (
-            Attention(config.attention_config, config.d_model, config.n_heads, head_dim=config.head_dim)
+            build(config.attention_config, config.d_model, config.n_heads, head_dim=config.head_dim)
             if config.energy is None
             else ENERGIES[config.energy](config.d_model, config.n_heads, config.dropout)
         )

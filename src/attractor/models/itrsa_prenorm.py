@@ -54,4 +54,4 @@ class PreNormItrSA(RecurrentModel):
         return state + self.block.transform(state)
 
     def residual_outputs(self) -> list[Tensor]:
-        return [cast(nn.Linear, out).weight for out in (self.block.attention.output.out, self.block.mlp.down)]
+        return [cast(nn.Linear, out).weight for out in (*self.block.attention.outputs, self.block.mlp.down)]

@@ -286,7 +286,7 @@ class LanguageModel(nn.Module, ABC):
 
     def residual_outputs(self) -> list[Tensor]:
         """Return the 2 L matrices that write into the residual stream."""
-        outputs = [module for block in self.layers for module in (block.attention.output.out, block.mlp.down)]
+        outputs = [module for block in self.layers for module in (*block.attention.outputs, block.mlp.down)]
         return [cast(nn.Linear, output).weight for output in outputs]
 
     def new_cache(self) -> ModelCache:

@@ -51,9 +51,6 @@ class Sphere(NamedTuple):
     gain: Tensor  # D
 
 
-# --- recurrent models -----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Iteration:
     """The iteration of a recurrent model for given tokens."""
@@ -126,9 +123,6 @@ def recurrent_map(model: RecurrentModel, tokens: Tensor, real: Tensor | None = N
     return StateMap(iteration.step, iteration.start)
 
 
-# --- layers ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class LayerMaps:
     """A sequence of maps, and the states before, between and after them."""
@@ -177,11 +171,6 @@ def layer_maps(model: LanguageModel, tokens: Tensor, real: Tensor | None = None)
         f"model must be a Transformer or a FastSlow to have maps by layers, got {type(model).__name__}; "
         "a recurrent model has one map: recurrent_map(model, tokens)"
     )
-
-
-def block_map(model: LanguageModel, layer: int, tokens: Tensor, real: Tensor | None = None) -> StateMap:
-    """Return (3) for one layer, counted from 0."""
-    return layer_maps(model, tokens, real).block(layer)
 
 
 def _blocks(blocks: Sequence[Block], mask: bool | Tensor, rotation: Rotation | None) -> list[Step]:

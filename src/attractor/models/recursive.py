@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attractor.attention import Attention
+from attractor.attention import build
 from attractor.errors import require, unknown
 from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models.config import ROTATIONS
@@ -126,7 +126,7 @@ class Layer(nn.Module):
         super().__init__()
         self.config = config
         sizes = (config.attention_config, config.d_model, config.n_heads, layer_index, config.head_dim)
-        self.attention = Attention(*sizes) if config.mixer == "attention" else None
+        self.attention = build(*sizes) if config.mixer == "attention" else None
         self.mixing = None if self.attention else MLPS[config.mlp](config.max_seq_len, config.d_mix)
         self.mlp = MLPS[config.mlp](config.d_model, config.d_ff)
         self.dropout = nn.Dropout(config.dropout)

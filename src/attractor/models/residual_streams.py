@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attractor.attention import AttentionConfig, Cache, Rotation
+from attractor.attention import Cache, Rotation
+from attractor.attention.named import Mechanism
 from attractor.equilibrium.manifold import sinkhorn
 from attractor.kernels.precision import without_autocast
 from attractor.models.block import Block
@@ -77,7 +78,7 @@ class StreamedBlock(Block):
     """A block with N residual streams: B T N D in and out."""
 
     def __init__(
-        self, config: ModelConfig, attention: AttentionConfig, layer_index: int, n_streams: int, dynamic: bool = False
+        self, config: ModelConfig, attention: Mechanism, layer_index: int, n_streams: int, dynamic: bool = False
     ) -> None:
         super().__init__(config, attention, layer_index)
 

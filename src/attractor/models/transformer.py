@@ -12,7 +12,8 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from attractor.attention import AttentionConfig, Cache, Rope, Rotation
+from attractor.attention import Cache, Rope, Rotation
+from attractor.attention.named import Mechanism
 from attractor.errors import require
 from attractor.models.block import Block, ParallelBlock
 from attractor.models.config import TRANSFORMER, ModelConfig
@@ -38,7 +39,7 @@ class TransformerConfig(ModelConfig["Transformer"]):
             window = self.attention_config.window
             require(window is not None, "window", "given with local_rope_theta", window, "or leave it out")
 
-    def layer_mechanism(self, index: int) -> AttentionConfig:
+    def layer_mechanism(self, index: int) -> Mechanism:
         """Return the mechanism of a layer; global layers have no window."""
         mechanism = self.attention_config
         is_global = self.global_layers is not None and index in layer_indices(self.global_layers, self.n_layers)

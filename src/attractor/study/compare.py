@@ -1,19 +1,29 @@
 """`attractor compare` is a study of one column of attention mechanisms, in settings of the user's choice."""
 
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from attractor.console import print_line
+from attractor.attention import Whole
+from attractor.attention.named import Mechanism, label_of, mechanism
+from attractor.console import print_line, seconds_of
 from attractor.errors import require
 from attractor.runs.configuration import config_hash
 from attractor.runs.quantity import LOSS_OF_VALIDATION, Quantity
 from attractor.runs.study_record import StudyRecord
 from attractor.study.budget import costs_in_words
-from attractor.study.study import CONTROL, Axis, Scale, Study, longer
+from attractor.study.plan import Conduct
+from attractor.study.run import run_study
+from attractor.study.study import CONTROL, Axis, Scale, Study, longer, require_seeds
+from attractor.study.within import stored_plan, with_planned_looks
 from attractor.tasks import Task
-from attractor.train.config import Runtime, TrainConfig
+from attractor.train.config import Runtime, TrainConfig, data_of
 from attractor.train.fit import FreeMemory
 from attractor.verdict.speedup import Speedup, effective_speedup
 
@@ -39,11 +49,86 @@ def print_costs(study: Study, task: Task, runtime: Runtime, console: Console) ->
     print_line(console, task.describe())
     for row, config in configs.items():
         print_line(console, f"{row:<{max(map(len, configs))}}  {costs_in_words(config)}")
+    for row, config in configs.items():
+        for lacks in {whole.lacks for whole in config.model.mechanisms if isinstance(whole, Whole)}:
+            print_line(console, f"{row} joined whole: it lacks {lacks}")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a comparison asks: which mechanisms, over which seeds, with which smallest difference that matters."""
+
+    presets: Sequence[Any]
+    seeds: Sequence[int] | None = None
+    margin: float | None = None
+    thorough: bool = False
+    within: str | None = None  # a time, after which it ends
+
+    def __post_init__(self) -> None:
+        require_seeds(self.chosen_seeds)
+        if self.within is not None:
+            require(self.seconds > 0, "within", "a time above zero", self.within, "as 30m")
+            n_seeds = len(self.chosen_seeds)
+            require(n_seeds > 1, "seeds", "at least two with --within", n_seeds, "one pair has no interval")
+            require(not self.thorough, "thorough", "left out with --within", True, "its further runs decide no row")
+
+    @property
+    def chosen_seeds(self) -> tuple[int, ...]:
+        return tuple(range(SEEDS if self.within is None else MOST_SEEDS) if self.seeds is None else self.seeds)
+
+    @property
+    def seconds(self) -> float:
+        return math.inf if self.within is None else seconds_of(self.within, "within")
+
+
+def compare_mechanisms(
+    asked: Asked,
+    config_of: Callable[[str | Mechanism, int], TrainConfig],
+    runtime: Runtime,
+    console: Console,
+    out: Path | None,
+    workers: int | None,
+    command: str,
+) -> tuple[StudyRecord, dict[str, str], Path]:
+    """Carry out the comparison; return its record, the failures by name, and its folder.
+
+    `config_of` gives the configuration of a mechanism and a seed.
+    """
+    began, seeds = time.monotonic(), asked.chosen_seeds
+    rows = labelled(asked.presets)
+    base = config_of(next(iter(rows.values())), seeds[0])
+    further = {} if asked.within is None else {"within": asked.within, "margin": asked.margin, "seeds": seeds}
+    default = default_folder(base, (*rows, "thorough") if asked.thorough else tuple(rows), **further)
+    task, folder = data_of(base), out or default
+    study = comparison(folder.name, tuple(rows.values()), seeds, base, task, asked.margin, asked.thorough)
+    conduct = Conduct(
+        scale=SCALE,
+        root=out or folder.parent,
+        folder=folder,
+        workers=workers,
+        command=command,
+        until=began + asked.seconds,
+    )
+    print_costs(study, task, runtime, console)
+    if asked.within is None:
+        stored_plan(folder, study.design(SCALE, seeds, command), within=False)
+    else:
+        study = with_planned_looks(study, conduct, runtime, partial(print_line, console))
+    record, failures = run_study(study, conduct, runtime, console)
+    return record, failures, folder
+
+
+def labelled(presets: Sequence[Any]) -> dict[str, str | Mechanism]:
+    """Return the mechanisms by the names of their rows; the files that they name are executed."""
+    named = [mechanism(preset) for preset in presets]
+    labels = [label_of(chosen) for chosen in named]
+    require(len(set(labels)) == len(labels), "presets", "without repetition", " ".join(labels))
+    return dict(zip(labels, named, strict=True))
 
 
 def comparison(
     name: str,
-    presets: tuple[str, ...],
+    presets: Sequence[Any],
     seeds: tuple[int, ...],
     base: TrainConfig,
     task: Task,
@@ -55,22 +140,24 @@ def comparison(
     A thorough one also has the baseline at half and at twice the steps, with complete schedules: a ladder that tells
     how much time a lead is worth.
     """
-    require(len(presets) >= 1, "presets", "at least one name", presets)
-    require(presets[0] != CONTROL, "presets", "led by the baseline, which the control cannot be", CONTROL)
+    mechanisms = labelled(presets)
+    require(len(mechanisms) >= 1, "presets", "at least one name", "none")
+    baseline = next(iter(mechanisms))
+    require(baseline != CONTROL, "presets", "led by the baseline, which the control cannot be", CONTROL)
     require(margin is None or margin > 0, "margin", "above 0", margin)
-    require(len(set(presets)) == len(presets), "presets", "without repetition", " ".join(presets))
     # The base already has the fields that the task demands, such as a vocabulary, and may have larger values.
     demanded = {field: getattr(base.model, field) for field in task.demands}
     family = "" if base.model.family == "transformer" else f" in models of the family {base.model.family}"
     data = task.name.rpartition("/")[2].removeprefix("text:")
-    rows = {row: {"attention": row} | demanded for row in dict.fromkeys((*presets, CONTROL))}
-    ladder = {name_on_ladder(presets[0], by): rows[presets[0]] | longer(base, by) for by in BUDGETS_OF_LADDER}
+    rows = {row: {"attention": chosen} | demanded for row, chosen in mechanisms.items()}
+    rows.setdefault(CONTROL, {"attention": CONTROL} | demanded)
+    ladder = {name_on_ladder(baseline, by): rows[baseline] | longer(base, by) for by in BUDGETS_OF_LADDER}
     return Study(
         title=f"Attention mechanisms on {data}{family}",
         question=f"Which mechanism does best in {base.n_steps:,} steps of {base.tokens_per_step:,} tokens each?",
         source="attractor compare",
         rows=Axis("attention", rows | ladder if thorough else rows),
-        baseline=presets[0],
+        baseline=baseline,
         budget="free" if thorough else "tokens",
         scales={SCALE: Scale(base, seeds)},
         quantities=(headline(task.metric), SPEED, MEMORY),

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 import torch
 
-from attractor.claims.loading import error_in_executed_code
 from attractor.errors import InputError, RankLostError, RunInterrupted, RunStopped, require
 from attractor.files import write_text
+from attractor.files.code import error_in_executed_code
 from attractor.runs.lock import RunInUseError
 from attractor.runs.run_folder import RunFolder
 from attractor.train.checkpoint import list_checkpoints

@@ -7,15 +7,17 @@ A result reads its folder at every access, so the result of a run that still tra
 """
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from attractor.attention.presets import presets_as_data
-from attractor.errors import InputError, not_installed, unknown
+from attractor.attention.named import Mechanism, split_fields
+from attractor.attention.presets import PRESETS, presets_as_data
+from attractor.attention.stage import Stage
+from attractor.errors import InputError, RunStopped, not_installed, unknown
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.run_figure import learning_curves, small_line
 from attractor.report.study_figure import pictures
@@ -24,6 +26,7 @@ from attractor.report.study_table import console_tables
 from attractor.runs.quantity import Quantity
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import STUDY_FILE, StudyRecord, read_record, stored_loss_unit, study_runs
+from attractor.study.from_python import compare_in_folder, train_in_folder
 from attractor.study.stored_runs import Paths, compare_runs, study_of_runs
 from attractor.train.config import TrainConfig
 from attractor.verdict.intervals import mean_interval
@@ -51,13 +54,37 @@ def load(path: str | Path) -> "RunResult | StudyResult":
     raise InputError(f"path must be a run or a study, and '{path}' {holds}; give the folder that a command printed")
 
 
-def compare(runs: "Iterable[str | Path | RunResult]", *, out: str | Path | None = None) -> "StudyResult":
-    """Compare stored runs with the first of them, as `attractor compare RUN RUN` does.
+def compare(
+    *compared: Any,
+    out: str | Path | None = None,
+    seeds: int | Sequence[int] | None = None,
+    margin: float | None = None,
+    within: str | None = None,
+    thorough: bool = False,
+    workers: int | None = None,
+    **settings: Any,
+) -> "StudyResult":
+    """Train mechanisms and compare them, or compare stored runs with the first of them, as `attractor compare` does.
 
-    Nothing is written unless `out` names a folder: it then receives the study and its report.
+        attractor.compare("standard", Mine, corpus="notes.txt", seeds=4)
+        attractor.compare(["runs/one", "runs/another"])
+
+    A mechanism is a name, a config, or a class or function that returns a module. `settings` are the options of the
+    command, with underscores. Of stored runs nothing is written unless `out` names a folder.
     """
+    runs = compared[0] if len(compared) == 1 and not _is_mechanism(compared[0]) else compared
     if isinstance(runs, str | Path | RunResult):
         raise InputError(f"runs must be a list of runs, got '{runs}' alone; give [first, second]")
+    runs = list(runs)
+    if not compared or (runs and all(map(_is_mechanism, runs))):
+        question = {"seeds": seeds, "margin": margin, "within": within, "thorough": thorough}
+        folder = None if out is None else Path(out)
+        record, failures, folder = compare_in_folder(runs, question, folder, workers, settings)
+        result = StudyResult(record, study_runs(folder)[1])
+        write_report(result.judged, folder, presets=presets_as_data())
+        if failures:
+            raise RunStopped("; ".join(f"{name}: {why}" for name, why in failures.items()))
+        return result
     paths = [run.path if isinstance(run, RunResult) else Path(run) for run in runs]
     if not paths:
         raise InputError("runs must be at least one run, and the list is empty; give the folders of runs")
@@ -69,6 +96,20 @@ def compare(runs: "Iterable[str | Path | RunResult]", *, out: str | Path | None 
     result = StudyResult(record, study_runs(folder)[1])
     write_report(result.judged, folder, presets=presets_as_data())
     return result
+
+
+def train_model(attention: Any = None, *, out: str | Path | None = None, **settings: Any) -> "RunResult":
+    """Train a model as `attractor train` does, and return its run. `settings` are the options of the command."""
+    settings |= {} if attention is None else {"attention": attention}
+    return RunResult(RunFolder.open(train_in_folder(None if out is None else Path(out), settings)))
+
+
+def _is_mechanism(thing: Any) -> bool:
+    """Whether this is or names a mechanism, and not a run's folder."""
+    if isinstance(thing, str):
+        is_name = split_fields(thing)[0] in PRESETS or ".py" in thing or ("/" not in thing and ":" in thing)
+        return is_name and not Path(thing, "config.json").exists()
+    return isinstance(thing, Mechanism | Stage) or (callable(thing) and not isinstance(thing, RunResult))
 
 
 class RunResult:

@@ -21,6 +21,7 @@ from attractor.train import checkpoint
 from attractor.train.config import Runtime
 from attractor.train.damage import is_intact
 from attractor.train.display import Display
+from attractor.train.formulas import save_code
 from attractor.train.hardware import resolve_device
 from attractor.train.process import fresh_processes
 from attractor.train.saved_tokenizer import save_tokenizer
@@ -100,6 +101,7 @@ def train_stacked(
             folder = RunFolder.create(job.path, job.config.identity(task))
             locks.enter_context(folder.hold())
             save_tokenizer(folder, task, job.config.start_folder)
+            save_code(folder, job.config)
             shown = display(job)
             shown.start()
             runs.append(StackedRun(job.config, folder, task, runtime, shown))

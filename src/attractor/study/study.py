@@ -6,27 +6,21 @@ Rows and columns are axes: labels, each with the fields of the configuration tha
 runs, so a difference between rows has one cause.
 """
 
-import copyreg
 import itertools
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, get_args
 
-from attractor.attention.config import STAGES
-from attractor.attention.presets import preset
-from attractor.attention.stage import Stage
-from attractor.claims.loading import executed, module_of
+from attractor.attention.named import label_of, mechanism, refuse_taken_names, stages
 from attractor.errors import InputError, require, unknown
+from attractor.files.code import executed
 from attractor.models import FAMILIES
 from attractor.models.language_model import LanguageModel
 from attractor.runs.quantity import PERPLEXITY, Quantity
 from attractor.runs.study_record import BUDGETS, Design, Published
 from attractor.tasks import TASKS
 from attractor.train.config import TrainConfig
-from attractor.train.formulas import checksum_of_code
 
 CONTROL = "uniform"
 KINDS = ("training", "counts", "timing")
@@ -49,14 +43,17 @@ class Axis:
     def __post_init__(self) -> None:
         require(len(self.values) >= 1, f"axis '{self.name}'", "of at least one value", "none")
         known = known_fields()
+        values = {
+            label: {key: mechanism(value) if key == "attention" else value for key, value in changes.items()}
+            for label, changes in self.values.items()
+        }
+        object.__setattr__(self, "values", values)  # with the mechanisms that names stand for
         for label, changes in self.values.items():
             plain = isinstance(label, str) and label == " ".join(label.split())
             require(plain, f"label of axis '{self.name}'", "a text without outer and double blanks", repr(label))
             for key in changes:
                 if key not in known:
                     raise unknown(f"field of axis '{self.name}' at '{label}'", key, known)
-            if isinstance(changes.get("attention"), str):
-                preset(changes["attention"])
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -72,7 +69,9 @@ class Axis:
 
 def axis(field_name: str, *values: Any, **labelled: Any) -> Axis:
     """Return an axis of one field: `axis("attention", "standard", "gated")`, `axis("lr", low=1e-3, high=1e-2)`."""
-    named = {str(value): value for value in values} | labelled
+    if field_name == "attention":
+        values = tuple(map(mechanism, values))
+    named = {label_of(value) if field_name == "attention" else str(value): value for value in values} | labelled
     require(len(named) == len(values) + len(labelled), f"axis '{field_name}'", "without repetition", values)
     return Axis(field_name, {label: {field_name: value} for label, value in named.items()})
 
@@ -272,49 +271,10 @@ def load_study(path: str | Path) -> Study:
             f"study must be a Python file, and '{path}' is none; give one whose name ends in .py, as 'attractor study "
             "list' shows them"
         )
-    before = _stages()
+    before = stages()
     module = executed(path, "study file")
-    _let_children_make(module, before)
+    refuse_taken_names(module, before)
     study = getattr(module, "STUDY", None)
     if not isinstance(study, Study):
         raise InputError(f"'{path}' must define STUDY, a Study, and has {type(study).__name__}; see papers/*/studies/")
     return replace(study, name=path.stem)
-
-
-def _let_children_make(module: ModuleType, before: Mapping[str, type[Stage]]) -> None:
-    """Let other processes make the stages that a study's file defines, once their names are those of no other stage."""
-    for name, stage in _stages().items():
-        if stage.__module__ == module.__name__:
-            free = name not in before or _file_name(before[name].__module__) == _file_name(module.__name__)
-            rule = "one that no other stage has, since runs are stored with it"
-            require(free, f"name of a stage in '{module.__file__}'", rule, name, "rename the class")
-            copyreg.pickle(stage, _pickled)
-
-
-def _file_name(module: str) -> str:
-    return module.rpartition(".")[2]
-
-
-def _stages() -> dict[str, type[Stage]]:
-    return {name: kind for family in STAGES.values() for name, kind in family.kinds().items()}
-
-
-def _pickled(config: Stage) -> tuple[Any, ...]:
-    """Say how another process makes the config of a stage that a study's file defines: it executes that file first."""
-    kind = type(config)
-    return _made_elsewhere, (
-        sys.modules[kind.__module__].__file__,
-        checksum_of_code(kind),
-        config.stage,
-        config.to_dict(),
-    )
-
-
-def _made_elsewhere(file: str, checksum: str, stage: str, stored: dict[str, Any]) -> Stage:
-    path = Path(file)
-    if module_of(path) not in sys.modules:
-        load_study(path)
-    config = STAGES[stage].from_dict(stored)
-    if checksum_of_code(type(config)) != checksum:
-        raise InputError(f"study file '{path}' must stay as it was when its study started; repeat the command")
-    return config

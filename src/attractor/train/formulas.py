@@ -9,21 +9,17 @@ declared.
 A mechanism that is defined outside attractor, as in the file of a study, has the checksum of its file as its version.
 """
 
-import ast
-import hashlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from attractor.attention.config import STAGES
 from attractor.attention.couple.dynamics import Dynamics
 from attractor.attention.couple.mlp import MLPOnly
 from attractor.attention.couple.phase import Phase
 from attractor.attention.score.decayed import Decayed
 from attractor.attention.score.differential import Differential
+from attractor.files.code import checksum_of_code, source_of
+from attractor.runs.run_folder import CODE, RunFolder
 
 Config = Any  # a TrainConfig, which asks this module for the versions of what it computes
 
@@ -36,12 +32,8 @@ class Formula:
     used: Callable[[Config], bool]
 
 
-def _couples(*kinds: type) -> Callable[[Config], bool]:
-    return lambda config: any(isinstance(mechanism.couple, kinds) for mechanism in config.model.mechanisms)
-
-
-def _scores(kind: type) -> Callable[[Config], bool]:
-    return lambda config: any(isinstance(mechanism.score, kind) for mechanism in config.model.mechanisms)
+def _has(*kinds: type) -> Callable[[Config], bool]:
+    return lambda config: any(isinstance(s, kinds) for mechanism in config.model.mechanisms for s in mechanism.stages)
 
 
 def _every_run(config: Config) -> bool:
@@ -53,10 +45,10 @@ FORMULAS: dict[str, Formula] = {
     "order of data": Formula(1, _every_run),
     "AdamW": Formula(1, _every_run),
     "Muon": Formula(1, lambda config: config.optimizer == "muon"),
-    "coupling": Formula(1, _couples(Dynamics, MLPOnly)),
-    "phase": Formula(1, _couples(Phase)),
-    "differential": Formula(1, _scores(Differential)),
-    "decay": Formula(1, _scores(Decayed)),
+    "coupling": Formula(1, _has(Dynamics, MLPOnly)),
+    "phase": Formula(1, _has(Phase)),
+    "differential": Formula(1, _has(Differential)),
+    "decay": Formula(1, _has(Decayed)),
     "QuacK": Formula(1, lambda config: config.quack is not None),
     "QK-clip": Formula(1, lambda config: config.qk_clip is not None),
     "recurrence": Formula(1, lambda config: config.model.family in ("itrsa", "itrsa-prenorm", "akorn", "recursive")),
@@ -93,31 +85,16 @@ def formulas_of(config: Config) -> dict[str, Any]:
     known = {
         name: formula.version for name, formula in FORMULAS.items() if formula.version > 1 and formula.used(config)
     }
-    stages: list[type] = [type(getattr(chosen, stage)) for chosen in config.model.mechanisms for stage in STAGES]
-    return known | {kind.__name__: checksum_of_code(kind) for kind in stages if _is_own(kind)}
+    return known | {code.__name__: checksum_of_code(code) for code in own_code(config)}
 
 
-def _is_own(kind: type) -> bool:
-    """Whether a class is defined outside attractor."""
-    return kind.__module__.partition(".")[0] != "attractor"
+def save_code(folder: RunFolder, config: Config) -> None:
+    """Store the source of the run's own mechanism, to be read and compared. It is never executed from there."""
+    sources = dict.fromkeys(filter(None, map(source_of, own_code(config))))
+    if sources and not (folder.path / CODE).exists():
+        folder.write(CODE, "\n".join(sources).encode())
 
 
-@cache
-def checksum_of_code(kind: type) -> str:
-    """Return a checksum of the file that defines a class, as it was when first asked for.
-
-    Comments, the docstring of the file and the definition of a study do not count: they change no result. Code that is
-    in no file, as in a notebook, is `unknown`.
-    """
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    if file is None:
-        return "unknown"
-    statements = ast.parse(Path(file).read_text()).body
-    counted = [ast.unparse(statement) for statement in statements if not _without_effect(statement)]
-    return hashlib.sha256("\n".join(counted).encode()).hexdigest()[:12]
-
-
-def _without_effect(statement: ast.stmt) -> bool:
-    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-    defines_study = any(isinstance(target, ast.Name) and target.id == "STUDY" for target in targets)
-    return defines_study or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+def own_code(config: Config) -> list[Any]:
+    """Return the classes and functions of the run's mechanisms that attractor does not define."""
+    return [code for mechanism in config.model.mechanisms for code in mechanism.own_code]

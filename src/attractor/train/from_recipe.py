@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from attractor.attention.presets import preset
+from attractor.attention.named import mechanism
 from attractor.errors import InputError, require, unknown
 from attractor.models import SIZES
 from attractor.models.config import ModelConfig
@@ -19,6 +19,9 @@ from attractor.train.memory import ProcessLayout
 from attractor.train.saved_tokenizer import TOKENIZER_FILE, saved_tokenizer
 
 MOST_STEPS = 10**12
+# Published recipes validate on whole held-out sets, which may take longer than the training, and studies keep that.
+# Single runs on text validate on as many batches as the studies' smaller scales.
+EVAL_BATCHES = 64
 AUTO = "auto"  # as a batch size: the recipe's, in the largest micro-batches that fit
 SEE = "'attractor list' shows all"
 
@@ -51,7 +54,7 @@ def config_from_recipe(
         raise InputError("accumulation must be left out with batch_size=auto, which looks for it; leave one out")
     for name in ("attention", "slow_attention"):
         if name in given:
-            preset(given[name])
+            given[name] = mechanism(given[name])
     base = RECIPES[recipe_name]
     model = base.model if size is None else SIZES[size]
     if "start" in given:

@@ -49,7 +49,7 @@ def check(config: Config) -> None:
             f"qk_rate must be None with quack, whose tau sets the same rates at the start, got {config.qk_rate:g}; "
             f"leave one of the two out, or give quack={config.quack * config.qk_rate:g}"
         )
-    if config.model.attention_config.project.sigma_reparam:
+    if any(getattr(stage, "sigma_reparam", False) for stage in config.model.attention_config.stages):
         raise InputError(
             f"sigma_reparam must be off with {active[0]}, since its matrices are divided by their own norm before they "
             f"act; leave one of the two out"

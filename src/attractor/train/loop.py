@@ -32,6 +32,7 @@ from attractor.train.config import Runtime, TrainConfig
 from attractor.train.damage import is_intact, set_damage_aside
 from attractor.train.display import Display
 from attractor.train.distributed import World
+from attractor.train.formulas import save_code
 from attractor.train.hardware import resolve_device
 from attractor.train.heap import freed_memory_kept
 from attractor.train.interrupt import GRACE_SECONDS, StopRequest
@@ -62,6 +63,7 @@ def train(
                 display.note(f"damaged: {line}")
             if not world.agreed(folder.finished):  # another process may have finished it just now
                 world.first_does(lambda: save_tokenizer(folder, task, config.start_folder))
+                world.first_does(lambda: save_code(folder, config))
                 display.start()
                 if world.warning is not None:
                     display.note(world.warning)

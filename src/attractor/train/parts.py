@@ -20,6 +20,7 @@ import torch
 
 from attractor.attention import Attention
 from attractor.attention.config import STAGES
+from attractor.attention.named import Mechanism
 from attractor.attention.score.window import pairs_computed, pairs_seen
 from attractor.attention.stage import Scoring
 from attractor.models.config import ModelConfig
@@ -89,9 +90,10 @@ def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
     def inside(stacks: str, pattern: str) -> int:
         return sum(n for name, n in counted.items() if re.fullmatch(rf"\w+\.{stacks}{pattern}", name))
 
-    def scores(stacks: str, length: int, score: Scoring) -> float:
+    def scores(stacks: str, length: int, mechanism: Mechanism) -> float:
+        over_pairs = any(isinstance(stage, Scoring) and stage.over_pairs for stage in mechanism.stages)
         by_weights = inside(stacks, r"attention\.score\.\w+")  # a linear map inside the stage is not over pairs
-        if not (config.causal and score.over_pairs and length > 0):
+        if not (config.causal and over_pairs and length > 0):
             return inside(stacks, r"attention\.score")
         total = float(by_weights)
         for window in dict.fromkeys(windows.values()):
@@ -112,9 +114,9 @@ def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
         flops["slow path"] = inside(SLOW, "attention") + inside(SLOW, "mlp") + inside(SLOW, MIXING)
         flops["injection"] = sum(n for name, n in counted.items() if re.fullmatch(r"\w+\.injection", name))
     flops["readout"] = counted["Global"] - sum(flops.values())
-    flops["score"] = scores(FAST, seq_len, config.mechanisms[0].score)
+    flops["score"] = scores(FAST, seq_len, config.mechanisms[0])
     if n_slow:
-        flops["slow path"] += scores(SLOW, n_slow, config.mechanisms[-1].score) - inside(SLOW, r"attention\.score")
+        flops["slow path"] += scores(SLOW, n_slow, config.mechanisms[-1]) - inside(SLOW, r"attention\.score")
     return {part: n / seq_len for part, n in flops.items()}
 
 

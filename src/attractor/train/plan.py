@@ -180,7 +180,7 @@ def print_plans(console: Console, plans: Sequence[RunPlan]) -> None:
     for first in range(0, len(plans), n_fitting):
         _print_costs(console, plans[first : first + n_fitting])
     keys = "(seq_len + 1) / 2 keys on average" if plans[0].config["model"]["causal"] else "seq_len keys"
-    if any(plan.config["model"]["attention"]["score"].get("window") is not None for plan in plans):
+    if any(plan.config["model"]["attention"].get("score", {}).get("window") is not None for plan in plans):
         keys += ", at most `window` in a layer with a window"
     say(f"A backward pass costs two forward passes; a token attends to {keys}.")
     for plan in plans:

@@ -71,28 +71,14 @@ def test_an_evaluation_prints_its_table_and_is_stored(
 
 
 WRONG = {
-    "length": (["solve", "12", "--exact"], "puzzle must be its cells in a row (16, 36, 81, 256 digits, 0 or ."),
-    "letter": (["solve", "1..e............", "--exact"], "boards must hold integers from 0 (blank) to 4; check the"),
-    "letter of no digit": (["solve", "1..x............", "--exact"], "got '1..x............'; check the cells"),
     "too long for the name of a file": (["solve", "." * 256, "--exact"], "board must have exactly one solution"),
     "several boards": (
         ["solve", "two.txt", "--exact"],
         "puzzle must be one board, of which 'two.txt' has more, got 2; give",
     ),
-    "several solutions": (["solve", "1" + "." * 15, "--exact"], "exactly one solution, but has several"),
     "seed": (["solve", PUZZLE, "--run=RUN", "--votes=2", "--seed=-1"], "seed must be at least 0, got -1"),
-    "no solution": (["solve", "12....3....4....", "--exact"], "board must have exactly one solution, but has none"),
-    "no file": (["solve", "no/such.txt", "--exact"], "a file that is there, got 'no/such.txt'; check the path"),
-    "no run": (["solve", PUZZLE], "run must be given, or exact instead of it; 'attractor train --task sudoku'"),
-    "run and exact": (["solve", PUZZLE, "--exact", "--run=RUN"], "run must be left out with exact, which searches"),
-    "no time": (["solve", PUZZLE, "--run=RUN", "--n-iterations=0"], "n_iterations must be at least 1, got 0"),
-    "no vote": (["solve", PUZZLE, "--run=RUN", "--votes=0"], "votes must be at least 1, got 0; 1 is no vote"),
-    "picture": (["solve", PUZZLE, "--run=RUN", "--out=way.jpg"], "out must be a name that ends in .svg, .png, .gif"),
-    "no picture": (["solve", PUZZLE, "--exact", "--out=way.png"], "out must be left out with exact"),
     "size": (["solve", NINE, "--run=RUN"], "puzzle must be 4 x 4 for this run, got 9 x 9; give a run trained with"),
     "family": (["solve", PUZZLE, "--run=TRANSFORMER"], "model must be recurrent"),
-    "votes of a search": (["solve", PUZZLE, "--exact", "--votes=3"], "votes must be left out with exact"),
-    "no folder": (["solve", PUZZLE, "--run=nowhere"], "run must be a folder that exists, and 'nowhere' does not"),
     "evaluated at no time": (["evaluate", "RUN", "--n-iterations", "4", "0"], "n_iterations must be at least 1, got 0"),
     "evaluated file": (["evaluate", "RUN", "--puzzles=none.txt"], "puzzles must be a file, but 'none.txt' is none"),
 }

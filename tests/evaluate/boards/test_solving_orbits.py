@@ -98,6 +98,6 @@ def test_a_picture_has_the_chosen_format_and_is_reproducible(kind: str, itrsa: R
     trajectory = solving.solve(itrsa, board[None], 3).trajectory
     growth = solving.local_exponents(itrsa, board, 3)
     first = picture(trajectory, board, growth, kind)
-    assert first.startswith({"svg": b"<?xml", "png": b"\x89PNG", "gif": b"GIF89a"}[kind])
+    assert first.startswith({"svg": b"<?xml", "png": b"\x89PNG"}[kind])
     if kind == "svg":  # its ids could be random
         assert first == picture(trajectory, board, growth, kind)

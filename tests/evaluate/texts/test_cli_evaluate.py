@@ -76,18 +76,9 @@ def test_tasks_are_run_and_stored(attractor: Command, place: Path) -> None:
 
 REFUSED = {
     "a model without texts": (["llama"], "on must be given"),
-    "a name on the hub": (["openai-community/gpt2", "--on", "fresh.txt"], "nothing is fetched"),
-    "texts that are not there": (["run", "--on", "none.txt"], "on must be a text file"),
     "too few documents": (["run", "--against", "llama", "--on", "book.txt"], "documents must be at least 6"),
     "too long a window": (["run", "--on", "fresh.txt", "--window", "65"], "window must be at most 64"),
     "too long a window for tasks": (["run", "--tasks", "squares", "--window", "65"], "window must be at most 64"),
-    "a column of a named corpus": (["run", "--on", "stdlib-docs", "--column", "x"], "column must be left out"),
-    "a stride beyond the window": (["run", "--on", "fresh.txt", "--window=8", "--stride=9"], "stride must be between"),
-    "a run's option": (["run", "--on", "fresh.txt", "--votes", "2"], "votes must be left out"),
-    "texts and tasks": (["run", "--on", "fresh.txt", "--tasks", "squares"], "on must be left out with --tasks"),
-    "shots without tasks": (["run", "--n-shots", "2"], "n_shots must be left out without --tasks"),
-    "a precision": (["run", "--on", "fresh.txt", "--dtype", "fp8"], "unknown dtype"),
-    "an include path": (["run", "--tasks", "squares", "--include-path", "none"], "include_path must be a folder"),
 }
 
 

@@ -3,7 +3,6 @@
 The darker a cell, the more confident is the model. Givens are bold, and cells that break a rule are orange.
 """
 
-import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KINDS = ("svg", "png", "gif")
+KINDS = ("svg", "png")
 N_BOARDS, ACROSS = 8, 4
 DARKEST = 0.55  # opacity, so that a digit stays legible
 SURE, WRONG = PALETTE[0], PALETTE[1]
-SECONDS_OF_ANIMATION = 6.0
 
 
 def chosen_times(n_iterations: int, n: int = N_BOARDS) -> list[int]:
@@ -35,8 +33,6 @@ def picture(trajectory: Trajectory, board: np.ndarray, exponents: np.ndarray, ki
     """Return the picture of one board's trajectory as the bytes of a file."""
     if kind not in KINDS:
         raise InputError(f"a picture must be one of {', '.join(KINDS)}, got '{kind}'; give the file such a suffix")
-    if kind == "gif":
-        return animation(trajectory, board)
     return as_file(small_multiples(trajectory, board, exponents), kind, "sudoku")
 
 
@@ -56,27 +52,6 @@ def small_multiples(trajectory: Trajectory, board: np.ndarray, exponents: np.nda
     _cells(cells, trajectory)
     _growth(growth, exponents)
     return figure
-
-
-def animation(trajectory: Trajectory, board: np.ndarray) -> bytes:
-    """Return an animated GIF with a frame for each iteration; the last frame stays longer."""
-    from PIL import Image
-
-    n = len(trajectory.grids)
-    frames = []
-    for t in range(n):
-        figure = blank(4.4, 2.3)
-        left, right = figure.subplots(1, 2)
-        draw_board(left, trajectory, board, t)
-        left.set_title(f"iteration {t}", fontsize=9, color=INK)
-        _energy(right, trajectory)
-        right.plot([t], trajectory.energies[t], color=WRONG, marker="o", markersize=5)
-        frames.append(Image.open(io.BytesIO(as_file(figure, "png", "film"))).convert("P", dither=Image.Dither.NONE))
-    milliseconds = int(1000 * min(0.5, SECONDS_OF_ANIMATION / n))
-    file = io.BytesIO()
-    durations = [milliseconds] * (n - 1) + [2000]
-    frames[0].save(file, format="GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0)
-    return file.getvalue()
 
 
 def draw_board(axes: "Axes", trajectory: Trajectory, board: np.ndarray, t: int) -> None:

@@ -1,7 +1,7 @@
 """Read GLUE's examples from the Hugging Face Hub, from the benchmark's tsv files, or from a saved data set.
 
 A saved data set is a folder that `save_to_disk` of the datasets library wrote. The tsv files have no quoting, and
-CoLA's have no header. Malformed lines are counted, and a warning shows the first few; more than one in a hundred is an
+CoLA's have no header. Malformed rows are counted, and a warning shows the first few; more than one in a hundred is an
 error.
 """
 
@@ -29,16 +29,13 @@ LARGEST_NUMBER = 5.0
 HIDDEN = -1
 
 
-Row = Mapping[str, Any] | FlawError
-
-
 class GlueTable(NamedTuple):
-    """A table with its rows and their places in `unit`s. A flaw stands in the place of a row that cannot be read."""
+    """A table with its rows and the number of each. A flaw stands in the place of a row that cannot be read."""
 
     name: str
-    unit: str
+    unit: str  # what is numbered: 'line' or 'row'
     columns: Sequence[str]
-    rows: Sequence[tuple[int, Row]]
+    rows: Sequence[tuple[int, Mapping[str, Any] | FlawError]]
 
 
 class Examples(NamedTuple):
@@ -52,46 +49,38 @@ class Examples(NamedTuple):
 def read_examples(task: str, data: str, part: str) -> Examples:
     """Read the examples of a part: 'train', or a validation set of the task."""
     entry = TABLE[task]
+    table = _from_hub(task, part) if data == HUB else _from_folder(task, expanded(data), part)
+    if not table.rows:
+        raise InputError(f"'{table.name}' must hold examples, but is empty; fetch it again")
+    *text_columns, label_column = (_column(table, names) for names in (*entry.texts, entry.label_columns))
     texts: list[tuple[str, ...]] = []
     labels: list[float] = []
-    n_malformed = 0
-    for table in _from_hub(task, part) if data == HUB else _from_folder(task, expanded(data), part):
-        if not table.rows:
-            raise InputError(f"'{table.name}' must hold examples, but is empty; fetch it again")
-        columns = [_column(table, names) for names in (*entry.texts, entry.label_columns)]
-        flaws = []
-        for place, row in table.rows:
-            try:
-                example = _example(entry, row, columns)
-            except FlawError as flaw:
-                flaws.append(f"{table.unit} {place} ({flaw})")
-            else:
-                texts.append(example[0])
-                labels.append(example[1])
-        _report(table, flaws)
-        n_malformed += len(flaws)
-    return Examples(texts, np.array(labels, dtype=np.int64 if entry.labels else np.float64), n_malformed)
-
-
-# --- one row --------------------------------------------------------------------------------------------------------
-
-
-def _example(entry: GlueEntry, row: Row, columns: Sequence[str]) -> tuple[tuple[str, ...], float]:
-    if isinstance(row, FlawError):
-        raise row
-    *texts, label = (row.get(column) for column in columns)
-    return tuple(map(_text, texts, columns)), _label(entry, label)
+    flaws = []
+    for number, row in table.rows:
+        try:
+            if isinstance(row, FlawError):
+                raise row
+            label = _label(entry, row.get(label_column))
+            texts.append(tuple(_text(row.get(column), column) for column in text_columns))
+            labels.append(label)
+        except FlawError as flaw:
+            flaws.append(f"{table.unit} {number} ({flaw})")
+    first = "; ".join(flaws[:N_SHOWN])
+    if len(flaws) > MALFORMED_LIMIT * len(table.rows):
+        raise InputError(
+            f"'{table.name}' may have one malformed {table.unit} in {1 / MALFORMED_LIMIT:.0f}, but has {len(flaws):,} "
+            f"of {len(table.rows):,}: {first}; mend or remove them"
+        )
+    if flaws:
+        warnings.warn(f"skipped {len(flaws)} malformed {table.unit}(s) of '{table.name}': {first}", stacklevel=2)
+    return Examples(texts, np.array(labels, dtype=np.int64 if entry.labels else np.float64), len(flaws))
 
 
 def _text(value: Any, column: str) -> str:
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not value.strip():
         raise FlawError(f"no text in '{column}'")
-    if not value.strip():
-        raise FlawError(f"empty '{column}'")
-    try:  # lone surrogates stand for bytes that are not UTF-8, or come from JSON
-        value.encode()
-    except UnicodeEncodeError:
-        raise FlawError(f"'{column}' is not UTF-8") from None
+    if re.search("[\ud800-\udfff]", value):  # a byte that is not UTF-8
+        raise FlawError(f"'{column}' is not UTF-8")
     return value
 
 
@@ -113,9 +102,6 @@ def _label(entry: GlueEntry, value: Any) -> float:
     raise FlawError(f"label {value!r:.40} is not {wanted}")
 
 
-# --- a table --------------------------------------------------------------------------------------------------------
-
-
 def _column(table: GlueTable, names: tuple[str, ...]) -> str:
     for name in names:
         if name in table.columns:
@@ -126,35 +112,20 @@ def _column(table: GlueTable, names: tuple[str, ...]) -> str:
     )
 
 
-def _report(table: GlueTable, flaws: list[str]) -> None:
-    if not flaws:
-        return
-    first = "; ".join(flaws[:N_SHOWN])
-    if len(flaws) > MALFORMED_LIMIT * len(table.rows):
-        raise InputError(
-            f"'{table.name}' may have one malformed {table.unit} in {1 / MALFORMED_LIMIT:.0f}, but has {len(flaws):,} "
-            f"of {len(table.rows):,}: {first}; mend or remove them"
-        )
-    warnings.warn(f"skipped {len(flaws)} malformed {table.unit}(s) of '{table.name}': {first}", stacklevel=2)
-
-
-# --- files ----------------------------------------------------------------------------------------------------------
-
-
-def _from_folder(task: str, folder: Path, part: str) -> list[GlueTable]:
-    """Read the task's files in this folder, or in its subfolder that is named after the task: `SST-2` or `sst2`."""
+def _from_folder(task: str, folder: Path, part: str) -> GlueTable:
+    """Read the task's file in this folder, or in its subfolder that is named after the task: `SST-2` or `sst2`."""
     if not folder.is_dir():
         raise InputError(
             f"glue_data must be a folder, or '{HUB}', but '{folder}' is not; give one with a folder '{task}'; "
             f"{searched_places(folder)}"
         )
-    named = [path for path in sorted(folder.iterdir()) if path.is_dir() and _plain(path.name) == task]
-    place = named[0] if named else folder
+    named = [path for path in sorted(folder.iterdir()) if re.sub(r"[^a-z0-9]", "", path.name.lower()) == task]
+    place = next(filter(Path.is_dir, named), folder)
     if (place / "dataset_dict.json").is_file():
-        return [_saved(place, part)]
+        return _saved(place, part)
     for name in file_names(part):
         if (place / f"{name}.tsv").is_file():
-            return [_tsv(place / f"{name}.tsv", TABLE[task])]
+            return _tsv(place / f"{name}.tsv", TABLE[task])
     there = ", ".join(path.name for path in sorted(place.iterdir())[:N_LISTED]) or "nothing"
     raise InputError(
         f"glue_data must hold a file '{file_names(part)[-1]}.tsv' or a saved data set for '{task}', but '{place}' has "
@@ -162,42 +133,22 @@ def _from_folder(task: str, folder: Path, part: str) -> list[GlueTable]:
     )
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
 def _tsv(path: Path, entry: GlueEntry) -> GlueTable:
-    lines = [(number, line.split("\t")) for number, line in _lines(path)]
+    """Read a file of the benchmark. Unlike `splitlines`, only a line feed ends a line."""
+    text = path.read_bytes().decode("utf-8-sig", errors="surrogateescape")
+    lines = [(n, line.rstrip("\r").split("\t")) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
     header = lines[0][1] if lines else []
     if entry.headerless and not set(entry.texts[0]) & set(header):
         header = list(entry.headerless)
     else:
         lines = lines[1:]
-    return GlueTable(str(path), "line", header, [(number, _row(header, fields)) for number, fields in lines])
+    return GlueTable(str(path), "line", header, [(n, _row(header, cells)) for n, cells in lines])
 
 
-def _row(header: Sequence[str], cells: Sequence[str] | FlawError) -> Row:
-    if isinstance(cells, FlawError):
-        return cells
+def _row(header: Sequence[str], cells: Sequence[str]) -> Mapping[str, str] | FlawError:
     if len(cells) != len(header):
         return FlawError(f"{len(cells)} fields where there are {len(header)} columns")
     return dict(zip(header, cells, strict=True))
-
-
-def _lines(path: Path) -> list[tuple[int, str]]:
-    """Return the lines that are not blank, with their numbers. Unlike `splitlines`, only a line feed ends a line."""
-    lines = enumerate(_read(path).split("\n"), start=1)
-    return [(number, line.rstrip("\r")) for number, line in lines if line.strip()]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig", errors="surrogateescape")
-    except OSError as error:
-        raise InputError(f"'{path}' must be readable, but is not: {error.strerror}; check it") from error
-
-
-# --- the datasets library -------------------------------------------------------------------------------------------
 
 
 def _saved(folder: Path, part: str) -> GlueTable:
@@ -217,7 +168,7 @@ def _saved(folder: Path, part: str) -> GlueTable:
     )
 
 
-def _from_hub(task: str, part: str) -> list[GlueTable]:
+def _from_hub(task: str, part: str) -> GlueTable:
     """Read the task from the Hub, or from the library's cache where there is no network."""
     datasets = require_package("datasets")
     split = file_names(part)[0]
@@ -225,7 +176,7 @@ def _from_hub(task: str, part: str) -> list[GlueTable]:
     was_offline = datasets.config.HF_HUB_OFFLINE
     try:
         datasets.config.HF_HUB_OFFLINE = was_offline or not online  # offline, the library would retry for half a minute
-        return [_split(f"{REPOSITORY}:{task}/{split}", datasets.load_dataset(REPOSITORY, task, split=split))]
+        return _split(f"{REPOSITORY}:{task}/{split}", datasets.load_dataset(REPOSITORY, task, split=split))
     except Exception as error:  # any layer of the library may raise any class
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         problem = f"the Hugging Face Hub did not give it ({reason})" if online else OFFLINE

@@ -14,7 +14,6 @@ from math import isqrt
 from os import PathLike
 from pathlib import Path
 from tokenize import TokenError
-from typing import Self
 from zipfile import BadZipFile
 
 import numpy as np
@@ -43,11 +42,6 @@ class Puzzles:
 
     def __len__(self) -> int:
         return len(self.boards)
-
-    def take(self, indices: np.ndarray) -> Self:
-        return replace(
-            self, boards=self.boards[indices], solutions=self.solutions[indices], places=self.places[indices]
-        )
 
     def where(self, index: int) -> str:
         return f"{self.path.name}, {self.unit} {self.places[index]}"
@@ -124,9 +118,6 @@ def _solved(puzzles: Puzzles) -> Puzzles:
     rule = "puzzles must have exactly one solution each"
     result = unique_search(candidates(puzzles.boards), rule, lambda index: f"{puzzles.where(index)} ", "leave it out")
     return replace(puzzles, solutions=digits(result.solutions))
-
-
-# --- text -----------------------------------------------------------------------------------------------------------
 
 
 def _read_text(file: Path, max_malformed: float) -> Puzzles:
@@ -206,9 +197,6 @@ def _digits_of(texts: Iterable[str], size: int) -> np.ndarray:
         table[ord(symbol)] = digit
     codes = np.frombuffer("".join(texts).encode("ascii"), dtype=np.uint8)
     return table[codes].reshape(-1, size, size)
-
-
-# --- arrays ---------------------------------------------------------------------------------------------------------
 
 
 def _read_arrays(file: Path) -> Puzzles:
