@@ -121,7 +121,7 @@ def _spreads_of(quantity: Quantity, places: Sequence[Place], record: StudyRecord
                 variances.append(weight * np.var(differences, ddof=1))
         if lines:
             solution = np.linalg.lstsq(np.array(lines), np.array(variances), rcond=None)[0]  # (3)
-            known = np.array(lines).any(0).tolist()
+            known = [any(line[n] for line in lines) for n in range(len(names))]
             sds = np.sqrt(np.maximum(solution, 0.0))
             spreads |= {
                 (row, column): float(sd) for row, sd, is_known in zip(names, sds, known, strict=True) if is_known
