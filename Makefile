@@ -53,13 +53,13 @@ test-newest: $(VENV)/.installed-dev
 	@if $(INSTALL) --upgrade --target $(VENV)/newest transformers; then \
 	  export PYTHONPATH=$(CURDIR)/$(VENV)/newest && \
 	  $(BIN)/python -c 'import transformers; print("with transformers", transformers.__version__)' && \
-	  $(PYTEST) tests/hf/test_hf_generate.py tests/hf/test_export.py \
-	    -k "hf_generate or without_attractor or exported_code" $(ARGS); \
+	  $(PYTEST) tests/hf/test_hf_generate.py tests/hf/test_replace.py tests/hf/test_export.py \
+	    -k "hf_generate or test_replace or without_attractor or needs_no_attractor or exported_code" $(ARGS); \
 	else echo "NOT TESTED with the newest transformers, which could not be installed"; fi
 
 # Runs the tests of both ends of the versions of transformers that pyproject.toml allows.
 test-versions: test-newest
-	@$(PYTEST) tests/hf/test_oldest_transformers.py $(ARGS)
+	@$(PYTEST) tests/hf/test_export.py -k oldest $(ARGS)
 
 # Plants 30 faults, one at a time, and shows which test notices each. ARGS="--all 3": the third, with every test.
 mutants: $(VENV)/.installed-dev
@@ -68,10 +68,13 @@ mutants: $(VENV)/.installed-dev
 bench: $(VENV)/.installed
 	@$(BIN)/attractor bench $(ARGS)
 
-# Kills, power cuts, signals, faults of ranks and damaged files: nothing may be lost. A quarter of an hour.
-# ARGS="10 3": ten of each, drawn from seed 3. ARGS="all 3": as many as without ARGS.
+STRESS = flip_bytes signals kills power_cut rank_faults hostile_files
+
+# Kills, power cuts, signals, faults of ranks and damaged files: nothing may be lost. A quarter of an hour, two scripts
+# at a time. ARGS="10 3": ten of each, drawn from seed 3.
 stress: $(VENV)/.installed-dev
-	@$(BIN)/python tests/stress/all_scripts.py $(ARGS)
+	@echo $(STRESS) | tr ' ' '\n' | PYTHONPATH=tests OMP_NUM_THREADS=1 \
+	  xargs -P 2 -I{} sh -c '$(BIN)/python -u tests/stress/{}.py $(ARGS) || { echo "{} FAILED"; exit 1; }'
 
 check: $(VENV)/.installed-dev
 	@$(BIN)/ruff check .

@@ -67,7 +67,7 @@ LONG = [
         "train/test_rank_records.py",
         "test_damaged_files.py",
         "models/test_compile.py",
-        "study/test_study_kill.py",
+        "train/test_kill.py",
         "study/test_stacked.py",
         "train/test_loop.py",
         "train/test_distributed.py",

@@ -14,7 +14,7 @@ from attractor.train.config import TrainConfig
 
 def types_of_results() -> None:
     run = attractor.load("runs/one")
-    assert_type(run, attractor.RunResult | attractor.StudyResult)
+    assert_type(run, attractor.RunResult | attractor.StudyResult | attractor.RunsResult)
     assert isinstance(run, attractor.RunResult)
     assert_type(run.config, TrainConfig)
     assert_type(run.best_loss, float | None)

@@ -95,6 +95,19 @@ def test_a_run_that_a_process_holds_is_not_pruned(attractor, pool):
     assert list_checkpoints(folder.checkpoints) == before
 
 
+@pytest.mark.parametrize("linked", ["checkpoints", "checkpoints/step-00000001"])
+def test_pruning_leaves_what_lies_behind_a_link(attractor, pool, tmp_path, linked):
+    folder = Path("runs/standard-1")
+    name = next(path.name for path in list_checkpoints(folder / "checkpoints"))
+    place = folder / linked.replace("step-00000001", name)
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    before = sorted((tmp_path / "elsewhere").rglob("*"))
+    assert attractor("runs", "prune", "--keep", "none", "--where", "label=standard seed=1", "--yes")[0] == 0
+    assert sorted((tmp_path / "elsewhere").rglob("*")) == before != []
+    assert place.is_symlink()
+
+
 def test_pruning_asks_a_person_and_names_the_studies_of_the_runs(attractor, pool, monkeypatch):
     folder = pool / "runs/standard-0/checkpoints"
     before = list_checkpoints(folder)
@@ -118,10 +131,13 @@ def test_pruning_asks_a_person_and_names_the_studies_of_the_runs(attractor, pool
     assert len(list_checkpoints(folder)) == 1
 
 
+@pytest.mark.filterwarnings("default::attractor.errors.LeftOutWarning")
 def test_a_damaged_run_is_finished_anew(attractor):
     Path("runs/standard-1/summary.json").write_text("")
-    code, out, _ = attractor("runs", "list")
-    assert "damaged: standard-1: " in out
+    code, out, err = attractor("runs", "list")
+    assert code == 1
+    assert "standard-1" in out
+    assert err.startswith("warning: damaged: standard-1: ")
     code, out, _ = attractor("train", "--resume", "runs/standard-1", "--device", "cpu")
     assert code == 0
     assert "damaged: summary.json: the file must hold one JSON object; it is kept as summary.json.damaged" in out

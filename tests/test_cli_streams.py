@@ -8,12 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from attractor.cli import streams
 from attractor.cli.streams import SIGPIPE, OutputLost, Stream
+from attractor.runs.run_folder import RunFolder
 from attractor.train.interrupt import StopRequest
 from processes import in_fresh_process
 from stress.signals import send_and_check
@@ -132,6 +134,33 @@ def test_closed_streams_are_no_obstacle(closed: str) -> None:
     said = "standard output is closed, so nothing is shown\n"
     assert done.stderr == (said if closed == "stdout" else "")
     assert bool(done.stdout) == (closed == "stderr")
+
+
+COMMANDS_OF_A_TERMINAL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="a terminal is imitated by one of POSIX")
+@pytest.mark.parametrize("words", [["runs", "list", "."], ["runs", "show", "run"], ["nope{}"]])
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_no_text_of_others_commands_a_terminal(tmp_path: Path, words: list[str], on_terminal: bool) -> None:
+    """Criterion: names of a run, of its folder and of a command are shown with their control characters spelled."""
+    hostile, folder = COMMANDS_OF_A_TERMINAL, tmp_path / f"a{COMMANDS_OF_A_TERMINAL}"
+    RunFolder.create(folder / "run", {"label": f"model{hostile}", "seed": 0, "model": {}, "n_steps": 1})
+    reader, writer = os.openpty() if on_terminal else os.pipe()
+    command = [sys.executable, "-m", "attractor", *(word.format(hostile) for word in words)]
+    environment = os.environ | {"ATTRACTOR_CACHE": str(tmp_path), "TERM": "xterm", "COLUMNS": "200"}
+    place = folder if words[-1] != "." else tmp_path
+    process = subprocess.Popen(command, cwd=place, stdout=writer, stderr=writer, env=environment)
+    os.close(writer)
+    said = b""
+    with suppress(OSError):  # by which a terminal tells that nobody writes any more
+        while part := os.read(reader, 4096):
+            said += part
+    os.close(reader)
+    process.wait(timeout=120)
+    text = said.decode()
+    assert not any(sign in text for sign in ("\x1b]", "\x1b[2J", "\x07", "\x9b", "\u202e")), text
+    assert "\\u001b]0;owned" in text
 
 
 def test_ascii_output_spells_other_letters_out(tmp_path: Path) -> None:

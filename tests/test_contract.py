@@ -147,8 +147,8 @@ def test_cache_holds_exactly_the_numbers_that_the_mechanism_needs(name: str) -> 
 
 @each_class_fast
 def test_weights_are_distributions_over_the_allowed_keys(name: str) -> None:
-    """Criterion: their shape is B H T S (2 H for the difference of two maps), rows sum to one where the score says so, and
-    forbidden keys have exactly 0."""
+    """Criterion: their shape is B H T S (2 H for the difference of two maps), rows sum to one where the score says so,
+    and forbidden keys have exactly 0."""
     n_maps = HEADS * (2 if isinstance(PRESETS[name].score, Differential) else 1)
     mask = triangle(4)
     mask[2, 0] = False

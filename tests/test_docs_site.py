@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from attractor.report.table import escaped_for_markdown
+from attractor.verdict.words import markdown_escaped
 from five_papers import CLAIMS, PAPERS, RECORDS
 
 ROOT = Path(__file__).parents[1]
@@ -167,7 +167,7 @@ def test_the_verdicts_of_pages_are_those_of_the_page_of_claims() -> None:
     page = (DOCS / "claims.md").read_text(encoding="utf-8")
     for entry in in_docs("measured").entries().values():
         shown = (entry.claim.id, entry.claim.statement, in_docs("measured").cells(entry)[-1])
-        assert f"| {' | '.join(map(escaped_for_markdown, shown))} |" in page
+        assert f"| {' | '.join(map(markdown_escaped, shown))} |" in page
 
 
 def test_costs_are_ratios_to_the_baseline() -> None:

@@ -14,7 +14,7 @@ import pytest
 import attractor
 from attractor import analysis, attention, models
 from in_process import SHORT, TINY
-from stress import kill_study
+from stress import kills
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("rich", "tyro", "scipy", "matplotlib", "jinja2", "transformers", "datasets", "pandas")
@@ -207,9 +207,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_the_public_names_are_these() -> None:
     """These lists are promises, so a change of one belongs in CHANGELOG.md."""
     rooms = "analysis attention claims control equilibrium evaluate hf models report runs study tasks train verdict"
-    functions = "attention_maps capture compare judge load parameter_groups tap"
-    assert set(attractor.__all__) == {*rooms.split(), *functions.split(), "RunResult", "StudyResult"}
-    assert attention.__all__ == ["PRESETS", "Attention", "AttentionConfig", "Cache", "Rope", "Rotation", "build"]
+    functions = "attention_maps capture compare judge load parameter_groups tap train_model"
+    results = {"PRESETS", "RunResult", "RunsResult", "StudyResult"}
+    assert set(attractor.__all__) == {*rooms.split(), *functions.split(), *results}
+    assert attention.__all__ == [
+        *("PRESETS", "Attention", "AttentionConfig", "Cache", "Rope", "Rotation", "Whole"),
+        *("build", "defined_by", "mechanism"),
+    ]
     assert models.__all__ == [
         "FAMILIES",
         "SIZES",
@@ -316,7 +320,7 @@ def test_no_file_of_the_current_folder_is_imported(name: str, tmp_path: Path) ->
     if reason := MISSING.get(name):
         pytest.skip(reason)
     folder = tmp_path / "data"
-    kill_study.prepare(folder, n_steps=2)
+    kills.prepare(folder, n_steps=2)
     (folder / "beside.py").touch()
     (folder / "killed.py").write_text("import beside\n" + (folder / "killed.py").read_text())
     for module in NAMES:

@@ -25,6 +25,14 @@ from tiers import fast_alone
 
 ROOT = Path(__file__).parents[1]
 TINY = "--d-model=16 --n-heads=2 --n-layers=1 --d-ff=32 --max-seq-len=64 --seq-len=16 --batch-size=4 --n-steps=2"
+# A tokenizer whose pattern takes for ever: the library gives up, by an error that is no Exception.
+BOMB = {
+    "version": "1.0",
+    "added_tokens": [],
+    "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False},
+    "model": {"type": "BPE", "vocab": {chr(code): code - 32 for code in range(32, 127)}, "merges": []},
+}
+DEEP = "[" * 0x010101  # so many that Python's reader of JSON gives up
 STUDY = """
 from attractor.study import Scale, Study, axis
 from attractor.train.config import TrainConfig
@@ -214,6 +222,9 @@ report torn
 report torn-study
 report empty-study
 report torn-metrics
+report text-step => line 1 of 'text-step/metrics.jsonl' is damaged
+report null-step => line 1 of 'null-step/metrics.jsonl' is damaged
+judge text-loss other => line 1 of 'text-loss/metrics.jsonl' is damaged
 report hf
 report prepared
 report several
@@ -341,6 +352,10 @@ import nope
 import empty
 import run
 import torn
+import deep-hf => 'deep-hf/config.json' is damaged: it must hold one JSON object
+import deep-header => 'deep-header/model.safetensors' is damaged
+import deep-tokenizer => 'deep-tokenizer/tokenizer.json' is damaged: it must hold one JSON object
+evaluate deep-hf --on=text.txt => config.json of 'deep-hf' must be JSON
 import hf --out=occupied
 import hf --out=text.txt
 import hf --out=run
@@ -374,6 +389,7 @@ data prepare text.txt --out=p --max-bad=2
 data prepare text.txt --out=p --workers=0
 data prepare text.txt --out=p --column=
 data prepare *.nope --out=p
+data prepare as.txt --out=q --tokenizer=bomb.json => tokenizer must split any text
 data verify => folder must be given; write attractor data verify FOLDER
 data verify nope
 data verify empty
@@ -462,6 +478,8 @@ def fill(patch: pytest.MonkeyPatch) -> None:
         "record.json": "{}",
         "list.json": "[1]",
         "torn.json": "{",
+        "as.txt": f"{'a' * 60}b\n" * 50,
+        "bomb.json": json.dumps(BOMB),
         "occupied/letter.txt": "dear",
     }
     for name, text in texts.items():
@@ -474,6 +492,12 @@ def fill(patch: pytest.MonkeyPatch) -> None:
         "bad-best": ("run", "checkpoints/best.json", "{"),
         "bad-tokenizer": ("run", "tokenizer.json", "{"),
         "torn-metrics": ("run", "metrics.jsonl", "{\n"),
+        "text-step": ("run", "metrics.jsonl", '{"step": "x", "tokens": 1}\n'),
+        "null-step": ("run", "metrics.jsonl", '{"step": null, "tokens": 1}\n'),
+        "text-loss": ("run", "metrics.jsonl", '{"step": 1, "tokens": 1, "valid_loss": "x"}\n'),
+        "deep-hf": ("hf", "config.json", DEEP),
+        "deep-header": ("hf", "model.safetensors", "\1\1\1\0\0\0\0\0" + DEEP),
+        "deep-tokenizer": ("hf", "tokenizer.json", DEEP),
         "empty-summary": ("run", "summary.json", "{}"),
         "empty-config": ("run", "config.json", "{}"),
         "list-config": ("run", "config.json", "[]"),
@@ -490,6 +514,8 @@ def fill(patch: pytest.MonkeyPatch) -> None:
     for name, (source, file, text) in damaged.items():
         shutil.copytree(source, name)
         Path(name, file).write_text(text)
+    for name in ("text-step", "null-step", "text-loss"):
+        Path(name, "seal.json").unlink()  # as anybody can
     shutil.copytree("run", "no-weights", ignore=shutil.ignore_patterns("step-*", "best.json"))
 
 

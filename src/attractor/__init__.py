@@ -26,8 +26,10 @@ if TYPE_CHECKING:  # what __getattr__ finds, for editors and type checkers
     from attractor.attention.hooks import attention_maps as attention_maps
     from attractor.attention.hooks import capture as capture
     from attractor.attention.hooks import tap as tap
+    from attractor.attention.presets import PRESETS as PRESETS
     from attractor.runs.observed import judge as judge
     from attractor.study.results import RunResult as RunResult
+    from attractor.study.results import RunsResult as RunsResult
     from attractor.study.results import StudyResult as StudyResult
     from attractor.study.results import compare as compare
     from attractor.study.results import load as load
@@ -51,7 +53,9 @@ _ROOMS = (
     "verdict",
 )
 _MODULE_OF = {
+    "PRESETS": "attractor.attention.presets",
     "RunResult": "attractor.study.results",
+    "RunsResult": "attractor.study.results",
     "StudyResult": "attractor.study.results",
     "attention_maps": "attractor.attention.hooks",
     "capture": "attractor.attention.hooks",

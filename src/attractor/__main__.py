@@ -18,7 +18,7 @@ def main() -> None:
     except SystemExit as with_code:
         ended = with_code
     distributed = sys.modules.get("attractor.train.distributed")
-    if distributed is not None and distributed.World.from_environment().size > 1:
+    if distributed is not None and distributed.dist.is_initialized():
         distributed.end_process(ended.code or 0)
     raise ended
 

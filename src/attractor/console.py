@@ -26,8 +26,16 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 FIRST_SECONDS, SECONDS_BETWEEN = 2.0, 30.0  # before the first line about long work, and between two in a log
 INTERRUPTED = b"interrupted while the command was loading, before it did anything\n"
 
+# What a terminal obeys instead of showing it: control characters, and marks that reverse the direction of writing. The
+# ends of lines and tabs stay.
+CONTROLS = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\r(?!\n)")
 Advance = Callable[[int], None]  # takes the number of units that were done since the last call
 StartProgress = Callable[[str, int], Advance]  # takes the name of the units and their number
+
+
+def without_controls(text: str) -> str:
+    """Spell control characters as JSON does: names and texts come from anybody, and must not command a terminal."""
+    return CONTROLS.sub(lambda control: f"\\u{ord(control[0]):04x}", text)
 
 
 def with_prefix(value: float) -> str:
@@ -216,10 +224,11 @@ def _end(number: int, frame: FrameType | None) -> None:
 def temporary_text(text: str) -> Iterator[None]:
     """Show a text on the terminal while PyTorch loads, and remove it afterwards; a log shows nothing."""
     is_shown = sys.stderr.isatty() and "torch" not in sys.modules
+    stream = getattr(sys.stderr, "rich_proxied_file", sys.stderr)  # the filter of control characters lies before it
     if is_shown:
-        print(text, end="", file=sys.stderr, flush=True)
+        print(text, end="", file=stream, flush=True)
     try:
         yield
     finally:
         if is_shown:
-            print("\r" + " " * len(text) + "\r", end="", file=sys.stderr, flush=True)
+            print("\r" + " " * len(text) + "\r", end="", file=stream, flush=True)

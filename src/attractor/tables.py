@@ -26,6 +26,7 @@ MOST_CELLS = 20_000_000  # about a gigabyte of memory
 MOST_BYTES = 512 << 20  # of texts and numbers that a Parquet file stands for
 LONGEST_CELL = 64 << 20  # characters
 BATCH_ROWS, BATCH_BYTES = 256, 64 << 20  # of a Parquet file, at most, in memory at once
+MOST_PACKED = 1000  # bytes for which a byte of a compressed column may stand, beyond LARGEST
 MISSING = frozenset({"", "na", "n/a", "null", "none"})
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 PARQUET, GZIP = b"PAR1", b"\x1f\x8b"
@@ -109,6 +110,11 @@ def _rows_at_once(path: Path, file: Any, number: int, names: Sequence[str]) -> i
     group = file.metadata.row_group(number)
     chunks = [group.column(place) for place in range(group.num_columns)]
     chunks = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in names]
+    for chunk in chunks:
+        n_bytes, packed = chunk.total_uncompressed_size, chunk.total_compressed_size
+        fits = n_bytes <= max(BATCH_BYTES * group.num_rows, 1) and n_bytes <= max(LARGEST, MOST_PACKED * packed)
+        rule = f"at most {BATCH_BYTES >> 20} MiB a cell, and {MOST_PACKED} times its size in the file"
+        require(fits, f"column '{chunk.path_in_schema}' of '{path}'", rule, f"{n_bytes >> 20:,} MiB", "write it anew")
     longest = sum(chunk.total_uncompressed_size for chunk in chunks) / max(group.num_rows, 1)
     coded = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page and chunk.path_in_schema in names]
     if coded:

@@ -15,6 +15,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from attractor import tables
 from attractor.corpus import compression, in_memory, readers
 from attractor.corpus.in_memory import documents_at
 from attractor.corpus.prepare import Preparation, prepare
@@ -205,6 +206,23 @@ def test_an_empty_file_has_no_text(tmp_path: Path, name: str) -> None:
         path.write_bytes(b" \n\n")
     with pytest.raises(InputError, match=r"corpus must contain text, but '.*' has none"):
         load_corpus(path)
+
+
+@pytest.mark.parametrize("use_dictionary", [True, False])
+@pytest.mark.parametrize("n_rows", [1, 4])
+def test_a_parquet_file_that_unpacks_to_far_more_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_rows: int, use_dictionary: bool
+) -> None:
+    """Criterion: from what the file says of itself, before a cell is read."""
+    monkeypatch.setattr(tables, "BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr(tables, "LARGEST", 2 << 20)
+    table = pyarrow.table({"text": [str(row) + "x" * (4 << 20) for row in range(n_rows)]})
+    parquet.write_table(table, tmp_path / "a.parquet", compression="zstd", use_dictionary=use_dictionary)
+    assert (tmp_path / "a.parquet").stat().st_size < 10_000
+    with pytest.raises(
+        InputError, match=r"column 'text' of '.*' must be at most 1 MiB a cell, and 1000 times its size"
+    ):
+        load_corpus(tmp_path / "a.parquet")
 
 
 def test_a_column_is_refused_where_there_is_no_table(tmp_path: Path) -> None:

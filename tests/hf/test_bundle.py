@@ -10,11 +10,12 @@ import pytest
 from transformers.dynamic_module_utils import get_imports, get_relative_import_files
 
 from attractor.hf import bundle
-from attractor.hf.bundle import OPTIONAL, file_name, rewritten, self_contained_code
+from attractor.hf.bundle import ENTRY, OPTIONAL, file_name, rewritten, self_contained_code
 
-CODE = self_contained_code()
+ENTRIES = [ENTRY, "attractor.hf.replace"]
+CODE = self_contained_code(ENTRIES[1]) | self_contained_code(ENTRIES[0])
 THIRD_PARTY = {"torch", "transformers", "huggingface_hub"}  # huggingface_hub comes with transformers
-BUNDLED = {"attention", "equilibrium", "errors", "fields", "kernels", "models", "evaluating", "taps", "hf"}
+BUNDLED = {"attention", "control", "equilibrium", "errors", "fields", "files", "kernels", "models", "taps", "hf"}
 
 
 def modules() -> dict[str, Path]:
@@ -43,13 +44,15 @@ def test_a_file_imports_its_neighbours_and_few_packages() -> None:
             assert roots <= THIRD_PARTY | sys.stdlib_module_names, name
 
 
-def test_the_loader_finds_every_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_the_loader_finds_every_file(entry: str, tmp_path: Path) -> None:
     """Criterion: transformers, which follows relative imports from the first file, finds exactly the files of the
     bundle."""
-    for name, code in CODE.items():
+    bundled = self_contained_code(entry)
+    for name, code in bundled.items():
         (tmp_path / name).write_text(code)
-    found = {Path(file).name for file in get_relative_import_files(tmp_path / next(iter(CODE)))}
-    assert found | {next(iter(CODE))} == CODE.keys()
+    found = {Path(file).name for file in get_relative_import_files(tmp_path / f"{file_name(entry)}.py")}
+    assert found | {f"{file_name(entry)}.py"} == bundled.keys()
 
 
 def test_packages_that_only_a_gpu_needs_are_not_required(tmp_path: Path) -> None:
@@ -73,7 +76,8 @@ def test_comments_and_docstrings_are_kept() -> None:
         head, *comments = words(CODE[name].encode())
         assert source.relative_to(bundle.PACKAGE.parent).as_posix() in head
         assert "SPDX-License-Identifier: Apache-2.0" in head
-        added = ["# names all files for loaders that copy only these"] if name == "modeling_attractor.py" else []
+        is_entry = name in [f"{file_name(entry)}.py" for entry in ENTRIES]
+        added = ["# names all files for loaders that copy only these"] if is_entry else []
         assert comments == words(source.read_bytes()) + added, name
         assert ast.get_docstring(ast.parse(CODE[name])) == ast.get_docstring(ast.parse(source.read_bytes())), name
 

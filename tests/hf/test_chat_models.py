@@ -23,6 +23,7 @@ from attractor.corpus.tokenizer_settings import SETTINGS_FILE
 from attractor.errors import InputError
 from attractor.evaluate.causal import load_causal
 from attractor.evaluate.texts.texts import score_texts
+from attractor.hf import tokenizers as hf_tokenizers
 from attractor.hf.convert import convert_run
 from attractor.hf.import_runs import import_run
 from attractor.hf.tokenizers import original_tokenizer
@@ -184,6 +185,26 @@ def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def printed(text: str) -> str:
     """Return the text as a console prints it: without control characters, which a random model also draws."""
     return strip_control_codes(text) + "\n"
+
+
+BOMBS = {
+    "loops": "{% for i in range(9999) %}{% for j in range(9999) %}{% for k in range(9999) %}{% endfor %}"
+    "{% endfor %}{% endfor %}",
+    "repeats": "{{ 'x' * 10**11 }}",
+    "doubles": "{% set t = namespace(s='x') %}{% for i in range(60) %}{% set t.s = t.s + t.s %}{% endfor %}",
+    "raises": "{{ raise_exception('no') }}",
+    "divides": "{{ 1 // 0 }}",
+}
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="time and memory are limited on Linux alone")
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_chat_template_ends_at_a_limit(original: Any, monkeypatch: pytest.MonkeyPatch, bomb: str) -> None:
+    monkeypatch.setattr(hf_tokenizers, "TEMPLATE_SECONDS", 1.0)
+    monkeypatch.setattr(hf_tokenizers, "TEMPLATE_BYTES", 64 << 20)
+    with pytest.raises(InputError, match="chat_template must render a message, and fails"):
+        hf_tokenizers.render_chat(original, CHAT, chat_template=BOMBS[bomb])
+    assert hf_tokenizers.render_chat(original, CHAT).startswith("<s>")
 
 
 def test_generate_applies_the_chat_template_and_stops_at_any_end_token(

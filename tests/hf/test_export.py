@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from foreign import theirs
 from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
@@ -20,8 +22,9 @@ from attractor.cli.hugging_face import ExportArguments, export, labels_to_export
 from attractor.corpus.tokenizer import ByteTokenizer, load_tokenizer
 from attractor.errors import InputError
 from attractor.hf import export as exporting
-from attractor.hf.export import as_hugging_face, export_model
+from attractor.hf.export import as_hugging_face, export_model, export_replaced
 from attractor.hf.model import AttractorForSequenceClassification
+from attractor.hf.replace import replace_attention
 from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
@@ -84,7 +87,7 @@ import torch
 import transformers
 
 root, *names = sys.argv[1:]
-answers = {}
+answers = {"version": transformers.__version__}
 kind = transformers.AutoModelForCausalLM
 tokens = torch.arange(40, 64).view(2, 12)
 tokenizer = transformers.AutoTokenizer.from_pretrained(Path(root) / names[0] / "model", trust_remote_code=True)
@@ -109,6 +112,8 @@ for name in names:
         labels = transformers.AutoModelForSequenceClassification
         classes = labels.from_pretrained(folder, trust_remote_code=True, num_labels=5)(tokens)
         answers["tuned for labels"] = {"shape": torch.tensor(classes.logits.shape)}
+changed = transformers.AutoModelForCausalLM.from_pretrained(f"{root}/changed", trust_remote_code=True).eval()
+answers["changed"] = {"logits": changed(tokens).logits}
 assert not [name for name in sys.modules if name.split(".")[0] in ("attractor", "jaxtyping")]
 torch.save(answers, Path(root) / "answers.pt")
 """
@@ -124,28 +129,43 @@ def stirred(config: ModelConfig[LanguageModel]) -> LanguageModel:
     return model
 
 
+def replaced() -> Any:
+    """Return a Llama with two other mechanisms."""
+    model = theirs("llama")
+    model.set_attn_implementation("sdpa")
+    for number, attention in enumerate(("coupled-gated", "coupled-differential")):
+        replace_attention(model, attention, layers=[number], gate=0.5)
+    return model
+
+
 @pytest.fixture(scope="module")
 def built() -> dict[str, LanguageModel]:
     return {name: stirred(config) for name, config in MODELS.items()} | {"labelled": stirred(LABELLED)}
 
 
-@pytest.fixture(scope="module")
-def answers(built: dict[str, LanguageModel], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Tensor]]:
-    root = tmp_path_factory.mktemp("exports")
+def answered(root: Path, built: dict[str, LanguageModel], packages: Path | None = None) -> dict[str, Any]:
+    """Export the models, and return what a stranger computes with them, whose transformers may be in `packages`."""
     for name, model in built.items():
         # transformers loads the code of folders with the same name only once, which saves time
         export_model(model, root / name / "model", ByteTokenizer())
+    export_replaced(replaced(), root / "changed")
     surroundings = os.environ | {"HF_MODULES_CACHE": str(root / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    surroundings |= {} if packages is None else {"PYTHONPATH": str(packages)}
     command = [sys.executable, "-c", STRANGER, str(root), *built]
     done = subprocess.run(command, env=surroundings, cwd=root, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return torch.load(root / "answers.pt", weights_only=True)
 
 
+@pytest.fixture(scope="module")
+def answers(built: dict[str, LanguageModel], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return answered(tmp_path_factory.mktemp("exports"), built)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*MODELS, "labelled"])
 def test_without_attractor_logits_are_equal_bit_by_bit(
-    name: str, built: dict[str, LanguageModel], answers: dict[str, dict[str, Tensor]]
+    name: str, built: dict[str, LanguageModel], answers: dict[str, Any]
 ) -> None:
     with torch.no_grad():
         assert torch.equal(answers[name]["logits"], built[name](TOKENS)[0])
@@ -154,7 +174,7 @@ def test_without_attractor_logits_are_equal_bit_by_bit(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_without_attractor_the_same_text_is_generated(
-    name: str, built: dict[str, LanguageModel], answers: dict[str, dict[str, Tensor]]
+    name: str, built: dict[str, LanguageModel], answers: dict[str, Any]
 ) -> None:
     """The prompts are padded on the left, and the caches are those of the exported code."""
     ours = as_hugging_face(built[name], ByteTokenizer()).eval()
@@ -164,14 +184,44 @@ def test_without_attractor_the_same_text_is_generated(
 
 
 @pytest.mark.slow
-def test_the_exported_code_takes_a_cache_under_both_names(answers: dict[str, dict[str, Tensor]]) -> None:
+@torch.no_grad()
+def test_replaced_attention_needs_no_attractor(answers: dict[str, Any]) -> None:
+    assert torch.equal(answers["changed"]["logits"], replaced()(TOKENS).logits)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_exports_load_with_the_oldest_transformers(built: dict[str, LanguageModel], tmp_path: Path) -> None:
+    """Criterion: with the oldest version that pyproject.toml allows, in a folder of its own, logits are right to
+    1e-6, and text is generated from padded prompts."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    (requirement,) = (r for r in project["optional-dependencies"]["hf"] if r.startswith("transformers>="))
+    version = f"{requirement.removeprefix('transformers>=')}.0"
+    options = ["--quiet", "--no-compile", "--target", tmp_path / "packages"]  # most modules are never imported
+    command = [sys.executable, "-m", "pip", "install", *options, f"transformers=={version}"]
+    installed = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    for reason in ("from versions: none", "No module named pip"):  # an index out of reach lists no version
+        if reason in installed.stderr:
+            pytest.skip(f"transformers {version} cannot be installed here, since pip says '{reason}'")
+    assert installed.returncode == 0, installed.stderr[-3000:]
+    models = {name: built[name] for name in ("standard", "coupled-hamiltonian", "fast-slow")}
+    answers = answered(tmp_path, models, tmp_path / "packages")
+    assert answers["version"] == version
+    torch.testing.assert_close(answers["changed"]["logits"], replaced()(TOKENS).logits, rtol=0, atol=1e-6)
+    for name, model in models.items():
+        torch.testing.assert_close(answers[name]["logits"], model(TOKENS)[0], rtol=0, atol=1e-6)
+        assert answers[name]["said"].shape[0] == 2
+
+
+@pytest.mark.slow
+def test_the_exported_code_takes_a_cache_under_both_names(answers: dict[str, Any]) -> None:
     for argument in ("past_key_values", "cache"):
         continued, expected = answers[argument]["logits"], answers["standard"]["logits"][:, 6:]
         torch.testing.assert_close(continued, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_an_export_can_be_saved_and_tuned_without_attractor(answers: dict[str, dict[str, Tensor]]) -> None:
+def test_an_export_can_be_saved_and_tuned_without_attractor(answers: dict[str, Any]) -> None:
     assert torch.equal(answers["again"]["logits"], answers["standard"]["logits"])
     assert answers["tuned for labels"]["shape"].tolist() == [2, 5]
 

@@ -72,6 +72,25 @@ def ask(server: LiveServer, path: str, method: str = "GET", host: str | None = N
     return status, text
 
 
+def test_a_window_that_has_the_list_is_sent_what_is_new(server: LiveServer, runs: Path) -> None:
+    """Criterion: an unchanged list sends no line, and a changed run its own. A new run brings the whole list."""
+
+    def sent(since: str) -> tuple[set[str], str]:
+        page = ask(server, f"/?since={since}")[1]
+        return set(re.findall(r'<a href="/run/([^"]+)"', page)), re.findall(r'data-look="(\d+)"', page)[0]
+
+    run = begun(runs / "going")
+    every, look = sent("")
+    assert {"going", "damaged"} < every
+    nothing, look = sent(look)
+    assert nothing == set()
+    run.append({"step": 50, "tokens": 3200, "loss": 0.5})
+    assert sent(look)[0] == {"going"}
+    begun(runs / "late")
+    assert sent(look)[0] == every | {"late"}
+    assert sent("nonsense")[0] == every | {"late"}
+
+
 def states(folder: Path) -> dict[str, str]:
     return {line.key: line.state for line in WatchedFolder(folder).look()}
 
@@ -271,11 +290,14 @@ def test_in_a_browser_the_page_refreshes_and_shows_a_new_run(
 ) -> None:
     page, asked = server.pages.page, []
 
-    def page_of_a_growing_folder(path: str) -> str | None:
-        text = page(path)
+    def page_of_a_growing_folder(path: str, since: str) -> str | None:
+        """At first the folder gets new runs. Later a run goes on, which alone is sent."""
+        text = page(path, since)
         if path == "/":
             asked.append(path)
-            begun(server.pages.watched.folder / f"later-{len(asked)}")
+            run = begun(server.pages.watched.folder / f"later-{min(len(asked), 2)}")
+            if len(asked) > 2:
+                run.append({"step": 77, "tokens": 4928, "loss": 0.5})
         return text
 
     monkeypatch.setattr(server.pages, "page", page_of_a_growing_folder)
@@ -285,8 +307,9 @@ def test_in_a_browser_the_page_refreshes_and_shows_a_new_run(
     environment = os.environ | {"HOME": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert len(asked) > 2
+    assert len(asked) > 3
     assert 'href="/run/later-1"' in done.stdout
+    assert "77 of 100" in done.stdout
     assert re.search(r'class="gone"[^>]* hidden', done.stdout)
 
 

@@ -121,6 +121,13 @@ def test_markdown_has_as_many_cells_in_every_line_whatever_the_labels():
     assert r"| \*&lt;b>& |" in lines[-1]
 
 
+def test_markdown_escapes_the_name_of_a_quantity() -> None:
+    hostile = Quantity("[x](javascript:1) <b>*`$\\", "probe.norm", better="lower")
+    text = markdown(JudgedStudy(study({"standard": BASE, "uniform": BASE}, quantities=(hostile,), control=None)))
+    assert text.count("javascript") > 1
+    assert text.count("javascript") == text.count(r"[x]\(javascript:1) &lt;b>\*\`\$\\")
+
+
 COMPARED = (PERPLEXITY, Quantity("tok/s", "tokens_per_second"), Quantity("memory", "peak_memory_bytes"))
 
 

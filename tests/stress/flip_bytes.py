@@ -26,7 +26,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from stress import kill_resume, kill_study
+from stress import kills
 from stress.commands import Ended, command, import_all, in_child, undrawn
 
 NAMES_DAMAGE = re.compile(r"damaged|changed|checksum|does not|must |missing|left out|cannot be read|another")
@@ -39,10 +39,10 @@ def make(root: Path) -> Path:
     """Make a study of four finished runs, an interrupted run, and a folder of stored records."""
     import_all()
     place = root / "whole"
-    study = kill_study.start(place, 12)
-    kill_study.finish(study)
-    interrupted = kill_resume.start(place / "runs" / "interrupted", 60)
-    while kill_resume.newest_step(place / "runs" / "interrupted") < 30:
+    study = kills.start(place, 12)
+    kills.finish(study)
+    interrupted = kills.start_run(place / "runs" / "interrupted", 60)
+    while kills.newest_step(place / "runs" / "interrupted") < 30:
         time.sleep(0.01)
     interrupted.send_signal(signal.SIGINT)
     interrupted.communicate(timeout=60)
@@ -86,7 +86,7 @@ def trained(run: str) -> Callable[[Ended, Path], Any]:
         if ended.code != 0:
             return None
         try:
-            return kill_resume.outcome(place / run)
+            return kills.outcome(place / run)
         except ValueError as error:  # the flip is in a line of the metrics, which then is no JSON
             return str(error)
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from attractor import cli
 from stress.commands import import_all, in_child
-from stress.kill_resume import command_of, newest_step, outcome
+from stress.kills import command_of, newest_step, outcome
 
 N_STEPS = 40
 

@@ -21,8 +21,7 @@ from typing import Any
 from attractor.runs.lock import is_held
 from attractor.train.checkpoint import list_checkpoints, verify
 from processes import living_family
-from stress.kill_resume import MODEL, newest_step
-from stress.kill_study import STUDY, runs_of
+from stress.kills import MODEL, STUDY, newest_step, runs_of
 
 LIMIT = 8.0  # seconds that a collective operation may take
 N_STEPS = 4000
@@ -41,12 +40,12 @@ from attractor.__main__ import main
 main()
 """
 SAYS = {
-    "error": "MemoryError: no room on rank 1",
+    "error": "ArithmeticError: no number on rank 1",
     "hang": "rank 1 is gone or stuck",
     "killed rank": "",  # whoever started the ranks ends them
     "killed launcher": "",
 }
-FAULTS = {"error": "raise MemoryError('no room on rank 1')", "hang": "time.sleep(600)"}
+FAULTS = {"error": "raise ArithmeticError('no number on rank 1')", "hang": "time.sleep(600)"}
 
 
 def torchrun(folder: Path, fault: str) -> subprocess.Popen[bytes]:

@@ -33,8 +33,7 @@ from attractor.runs.run_folder import RunFolder
 from attractor.train.checkpoint import HIDDEN, list_checkpoints, verify
 from processes import living_family
 from stress.commands import as_at_a_terminal, forked, import_all, typed
-from stress.kill_resume import MODEL, newest_step
-from stress.kill_study import STUDY, runs_of
+from stress.kills import MODEL, STUDY, newest_step, runs_of
 from stress.rank_faults import until
 
 LAUNCHERS = ("local", "stacked", "torchrun")

@@ -9,8 +9,11 @@ import pytest
 
 from attractor.errors import RunInterrupted
 from attractor.runs.run_folder import RunFolder
+from attractor.study import launch as launching
 from attractor.study.launch import Job, launch
+from attractor.train import interrupt
 from attractor.train.config import Runtime, TrainConfig
+from attractor.train.interrupt import StopRequest
 
 RUNTIME = Runtime(device="cpu", threads=1, log_every=1)
 
@@ -57,3 +60,49 @@ def test_a_signal_to_all_may_reach_a_run_before_its_launcher(base: TrainConfig, 
     with pytest.raises(RunInterrupted, match=r"0 of 2 runs ended; under way: 2, of these with a checkpoint: [12]\."):
         launch(jobs, 1, RUNTIME, StopTheRun(jobs[0], launcher_too=True))
     assert jobs[0].has_checkpoint
+
+
+class Stuck:
+    """A process that does not end when it is asked to, as one that is stopped by SIGSTOP."""
+
+    exitcode = None
+    is_killed = False
+
+    def is_alive(self) -> bool:
+        return not self.is_killed
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+    def start(self) -> None: ...
+
+    def terminate(self) -> None: ...
+
+    def join(self) -> None: ...
+
+
+@pytest.mark.parametrize("impatient", [True, False])
+def test_a_process_that_does_not_end_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: bool
+) -> None:
+    """Criterion: it is killed at a second Ctrl-C, and by itself when its time is over, unless it saves."""
+    monkeypatch.setattr(launching, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(launching, "STOP_SECONDS", 3600.0 if impatient else 0.0)
+    monkeypatch.setattr(StopRequest, "insists", impatient)
+    pool, process = launching.ProcessPool(1, lambda batch: Stuck()), Stuck()
+    pool.batches = {process: [Job(TrainConfig(), tmp_path / "run")]}
+    assert pool.stop() == []
+    assert process.is_killed
+
+
+def test_only_a_second_ctrl_c_insists(monkeypatch: pytest.MonkeyPatch) -> None:
+    with StopRequest() as stop:
+        for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+            stop.note(number)
+        assert not StopRequest.insists, "signals in quick succession are one"
+        monkeypatch.setattr(interrupt, "SUCCESSION_SECONDS", -1.0)
+        stop.note(signal.SIGTERM)
+        assert not StopRequest.insists
+        stop.note(signal.SIGINT)
+        assert StopRequest.insists
+    assert stop.signal_number == signal.SIGINT

@@ -231,11 +231,28 @@ def test_a_run_that_has_not_begun_is_reported(tmp_path: Path) -> None:
             ask()
 
 
+def test_a_folder_of_runs_is_a_table_with_its_best_run(runs: Path) -> None:
+    pool = attractor.load(runs)
+    assert isinstance(pool, attractor.RunsResult)
+    assert [run.path for run in pool] == sorted(path.parent for path in runs.glob("*/config.json"))
+    assert list(pool.table.index) == [run.path.name for run in pool]
+    best = pool.best()
+    assert best.best_loss == min(run.best_loss for run in pool)
+    assert best.evaluate()["loss"] == pytest.approx(best.best_loss, rel=1e-5)
+    for x in ("tokens", "step", "seconds"):
+        (axes,) = pool.plot(x).axes
+        assert len(axes.lines) == len(pool)
+    with pytest.raises(InputError, match="unknown axis 'hours'"):
+        pool.plot("hours")
+    study = attractor.compare(list(pool))
+    assert study.to_latex().count(r"\begin{tabular}") >= 1
+
+
 def test_a_path_that_is_neither_run_nor_study_is_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is no folder"):
         attractor.load(tmp_path / "nothing")
     with pytest.raises(InputError, match=r"holds neither config\.json nor study\.json"):
-        attractor.load(runs)
+        attractor.load(tmp_path)
     (tmp_path / "study.json").write_text('{"cells": 3}')
     with pytest.raises(InputError, match="must hold the plan of a study, and is damaged"):
         attractor.load(tmp_path)

@@ -192,24 +192,6 @@ def test_runs_one_after_another_and_a_failed_one_does_not_stop_the_rest(base: Tr
     assert RunFolder.open(jobs[1].path).summary() == summary
 
 
-@pytest.mark.slow
-def test_a_signal_saves_and_the_same_call_continues(base: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: the run under way is saved at its last step, and a second launch continues from there to the end."""
-    job = Job(base.replace(n_steps=1000, eval_every=1000, warmup_steps=0), tmp_path / "run")
-    stop = once_it_trains(job, lambda: signal.raise_signal(signal.SIGTERM))
-
-    with pytest.raises(
-        RunInterrupted, match="0 of 1 runs ended; under way: 1, of these with a checkpoint: 1"
-    ) as caught:
-        launch([job], 2, RUNTIME, stop)
-    assert caught.value.exit_code == 143
-    (saved,) = (job.path / "checkpoints").glob("step-*")
-    assert RunFolder.open(job.path).metrics()[-1]["step"] == int(saved.name.removeprefix("step-")) < 1000
-    assert launch([job], 2, RUNTIME, ignore) == {}
-    steps = [record["step"] for record in RunFolder.open(job.path).metrics() if "loss" in record]
-    assert steps == list(range(1, 1001))
-
-
 def test_a_batch_that_does_not_divide_is_refused_before_anything_starts(base: TrainConfig, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="divisible by the number of processes, 3, got 4 / 1"):
         launch([Job(base, tmp_path / "run")], 3, RUNTIME, ignore)

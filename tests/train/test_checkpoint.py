@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from same_runs import Listening, interrupting
 
 import attractor
 from attractor.errors import InputError, RunInterrupted
-from attractor.files.seals import sealed, write_sealed
+from attractor.files.seals import checksum_of, sealed, without_checksum, write_sealed
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
 from attractor.train import checkpoint
@@ -26,6 +29,21 @@ from attractor.train.display import Display
 from attractor.train.evaluate import Evaluation
 from attractor.train.loop import Run, train
 
+
+class Program:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.abort, ())
+
+
+FOREIGN: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "a pickle": ("optimizer.pt", lambda path: torch.save({"x": Program()}, path)),
+    "other tensors": ("optimizer.pt", lambda path: torch.save({"x": torch.zeros(3)}, path)),
+    "a list": ("optimizer.pt", lambda path: torch.save([1, 2], path)),
+    "bytes for weights": ("model.safetensors", lambda path: path.write_bytes(b"x" * 99)),
+    "other weights": ("model.safetensors", lambda path: save_file({"x": torch.zeros(3)}, path)),
+    "a text for a step": ("state.json", lambda path: path.write_text('{"step": "x", "tokens": 1}')),
+    "a deep state": ("state.json", lambda path: path.write_text("[" * 100_000)),
+}
 FILES = ("model.safetensors", "optimizer.pt", "state.json", "manifest.json")
 Interrupt = Callable[[Iterable[int]], None]
 
@@ -88,6 +106,36 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
     (note,) = notes
     assert str(newest / name) in note
     assert "using step-00000010" in note
+
+
+@pytest.mark.parametrize("content", FOREIGN)
+def test_a_checkpoint_of_somebody_else_is_refused_in_a_line(stopped: Path, content: str, interrupted_run: Path) -> None:
+    """Criterion: whoever can compute checksums brings no program, and no error of a library, into the command."""
+    path, (name, write) = stopped / "checkpoints/step-00000011", FOREIGN[content]
+    write(path / name)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["sha256"][name] = checksum_of(path / name)
+    write_sealed(path / "manifest.json", without_checksum(manifest))
+    checkpoint.verify(path)
+    with pytest.raises(InputError, match="must hold the state of its run, and cannot be loaded"):
+        train(TrainConfig.from_dict(RunFolder.open(stopped).config), stopped, Runtime(device="cpu"))
+
+
+def obstruct(path: Path, obstacle: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    {"file": path.touch, "folder": path.mkdir, "link": lambda: path.symlink_to("nowhere")}[obstacle]()
+
+
+@pytest.mark.parametrize("obstacle", ["file", "folder", "link"])
+@pytest.mark.parametrize("name", [".writing-x", ".replaced-x", "step-00000012", "step-00000003"])
+def test_no_leftover_blocks_a_run(
+    config: TrainConfig, runtime: Runtime, stopped: Path, name: str, obstacle: str
+) -> None:
+    """Criterion: a checkpoint that is a file, an empty folder or a link to nothing counts as damaged, and the run
+    ends."""
+    obstruct(stopped / "checkpoints" / name, obstacle)
+    assert train(config, stopped, runtime)["steps"] == 12
+    assert steps(stopped / "checkpoints")[-1] == 12
 
 
 def test_a_manifest_of_another_shape_is_damage(stopped: Path) -> None:
@@ -300,16 +348,6 @@ def test_a_kill_while_an_old_checkpoint_is_removed_leaves_no_incomplete_one(
     assert steps(folder) == [10, 11]
     for path in checkpoint.list_checkpoints(folder):
         checkpoint.verify(path)
-    save()
-    assert not list(folder.glob(".*"))
-
-
-def test_the_remains_of_a_killed_process_are_no_checkpoint_and_are_removed(
-    stopped: Path, save: Callable[[], None]
-) -> None:
-    folder = stopped / "checkpoints"
-    shutil.copytree(folder / "step-00000011", folder / ".writing-step-00000012")
-    assert steps(folder) == [5, 10, 11]
     save()
     assert not list(folder.glob(".*"))
 

@@ -4,6 +4,7 @@ The compiler would take longer than all these tests, so a backend that only trac
 process of its own, since the shape checks that conftest adds to signatures cannot be traced.
 """
 
+import os
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from attractor.errors import InputError
 from attractor.models import TransformerConfig
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks.text import Text
-from attractor.train.compiled import CompileClock, compiler, refuse_cuda_graphs, vector_options
+from attractor.train.compiled import CACHE, CompileClock, compiler, own_cache, refuse_cuda_graphs, vector_options
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
 
@@ -40,6 +41,22 @@ def test_a_run_compiles_once_and_reports_the_time() -> None:
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split() == list(WAYS)
+
+
+def test_compiled_code_is_kept_where_nobody_else_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTRACTOR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv(CACHE, "chosen")
+    own_cache()
+    assert os.environ[CACHE] == "chosen"
+    monkeypatch.delenv(CACHE)
+    own_cache()
+    place = Path(os.environ[CACHE])
+    assert place.is_relative_to(tmp_path)
+    assert place.stat().st_mode & 0o777 == 0o700
+    place.chmod(0o770)
+    monkeypatch.delenv(CACHE)
+    with pytest.raises(InputError, match="must be yours alone"):
+        own_cache()
 
 
 def test_the_config_decides_the_options_of_torch_compile(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:

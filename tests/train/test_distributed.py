@@ -6,6 +6,7 @@ One torchrun runs all cases on two processes, and this process runs their counte
 import json
 import math
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -21,7 +22,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from attractor.errors import RunInterrupted
+from attractor.errors import InputError, RunInterrupted
 from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models import FastSlowConfig, RecursiveConfig, TransformerConfig
 from attractor.runs.run_folder import RunFolder
@@ -51,6 +52,17 @@ RECURSIVE = RecursiveConfig(
     n_segments=3,
     halting=True,
 )
+TWO = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+WRONG_WORLDS = {
+    "RANK must be a whole number of at least 0 and below 1, got 'abc'": {"RANK": "abc"},
+    "RANK must be a whole number of at least 0 and below 1, got ''": {"RANK": ""},
+    "RANK must be a whole number of at least 0 and below 2, got '2'": TWO | {"RANK": "2"},
+    "WORLD_SIZE must be a whole number of at least 1, got '0'": {"WORLD_SIZE": "0"},
+    "LOCAL_WORLD_SIZE must be a whole number of at least 1 and below 3, got '0'": TWO | {"LOCAL_WORLD_SIZE": "0"},
+    "LOCAL_RANK must be a whole number of at least 0 and below 1, got '-1'": TWO | {"LOCAL_RANK": "-1"},
+    "MASTER_ADDR must be an address, got ''": TWO | {"MASTER_ADDR": ""},
+    "MASTER_PORT must be a whole number of at least 0 and below 65536, got ''": {"WORLD_SIZE": "2"},
+}
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"attention": name} for name in PRESETS},
     "accumulated": {"accumulation": 2, "ema": 0.9},
@@ -65,6 +77,16 @@ CASES: dict[str, dict[str, Any]] = {
     "interrupted between segments": {"model": RECURSIVE},
 }
 INTERRUPTED = [case for case in CASES if case.startswith("interrupted")]
+
+
+@pytest.mark.parametrize("message", WRONG_WORLDS)
+def test_a_wrong_environment_is_refused_in_a_line(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", *TWO, STORE):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in WRONG_WORLDS[message].items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=re.escape(message)):
+        World.from_environment()
 
 
 def config_of(case: str, corpus: str) -> TrainConfig:
@@ -342,7 +364,7 @@ def test_a_batch_that_does_not_divide_among_processes_is_refused(
     """Criterion: the error is one line with exit code 2, before the processes connect to each other."""
     from in_process import command_in_process  # the ranks run this file without the folder of tests
 
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+    for name, value in (TWO | {"RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}).items():
         monkeypatch.setenv(name, value)
     out = tmp_path / "run"
     options = [f"--corpus={corpus}", "--batch-size=6", "--accumulation=2", f"--out={out}", "--device=cpu"]

@@ -11,13 +11,25 @@ from attractor.runs.run_folder import RunFolder
 from attractor.study.launch import Job, launch
 from attractor.train.config import Runtime, TrainConfig
 from processes import in_fresh_process
-from stress.kill_resume import kill_and_compare, start
+from stress.kills import kill_and_compare, start_run
 from stress.power_cut import cut_and_compare
+from stress.signals import send_and_check
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_bit_for_bit_as_an_undisturbed_one(tmp_path: Path) -> None:
-    in_fresh_process(kill_and_compare, tmp_path, n_kills=2, seed=5, n_steps=40)
+def test_a_killed_study_ends_bit_for_bit_as_an_undisturbed_one(tmp_path: Path) -> None:
+    """Criterion: first the launcher, then one run, then all processes are killed; `kill_and_compare` states what must
+    hold."""
+    in_fresh_process(kill_and_compare, tmp_path, n_kills=3, seed=2, n_steps=40)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are seen through /proc")
+def test_a_signal_to_every_process_of_a_study_saves_every_run(tmp_path: Path) -> None:
+    """Criterion: that of `stress/signals.py`, for each launcher. The second signal comes to what continues."""
+    cases = [("local", signal.SIGTERM), ("stacked", signal.SIGHUP), ("torchrun", signal.SIGUSR1)]
+    twice = [(launcher, number, "training") for launcher, number in cases for _ in range(2)]
+    in_fresh_process(send_and_check, tmp_path, twice, seed=0)
 
 
 @pytest.mark.slow
@@ -25,13 +37,13 @@ def test_a_run_under_way_is_refused_to_a_second_process(config: TrainConfig, tmp
     """Criterion: `train` ends with one line and exit code 2, and `launch` reports the run as failed. Neither changes a
     file of the run, whose process is paused meanwhile and then continues to its end."""
     folder = tmp_path / "run"
-    first = start(folder, 60)
+    first = start_run(folder, 60)
     while not (folder / "metrics.jsonl").exists():
         assert first.poll() is None
         time.sleep(0.01)
     os.kill(first.pid, signal.SIGSTOP)
     before = files(folder)
-    second = start(folder, 60)
+    second = start_run(folder, 60)
     try:
         said = second.communicate(timeout=120)[1].decode()
         assert second.returncode == 2

@@ -1,6 +1,8 @@
 """The processes of a run say which of them is missing."""
 
 import os
+import subprocess
+import tempfile
 import threading
 from pathlib import Path
 
@@ -8,9 +10,11 @@ import pytest
 import torch
 
 from attractor.errors import RankLostError
+from attractor.files import MACHINE
 from attractor.train import rank_records
 from attractor.train.distributed import World
 from attractor.train.rank_records import RankRecord, RankRecords
+from attractor.train.ranks import remove_left_folders
 from stress.rank_faults import CASES, disturb
 
 LOST = RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc] Connection closed by peer")
@@ -48,6 +52,18 @@ def test_if_all_wait_the_error_is_told(three: list[RankRecords]) -> None:
         three[rank].ended(rank_records.WAITS)
     assert three[0].why_lost(LOST) == (f"the processes have lost one another: {LOST}", True)
     assert three[1].why_lost(LOST) == (f"the processes have lost one another: {LOST}", False)
+
+
+def test_folders_of_killed_launchers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: those of living processes and of other machines stay."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    names = {f"{MACHINE}-{ended.pid}-a": False, f"{MACHINE}-{os.getpid()}-b": True, "0-1-c": True}
+    for name in names:
+        (tmp_path / f"attractor-ranks-{name}" / "in").mkdir(parents=True)
+    remove_left_folders()
+    assert {name: (tmp_path / f"attractor-ranks-{name}").exists() for name in names} == names
 
 
 def test_a_record_fits_its_slot(three: list[RankRecords]) -> None:

@@ -117,7 +117,7 @@ class Attention(nn.Module):
             require(d_model % n_heads == 0, "d_model", f"divisible by n_heads={n_heads}", d_model, "or give head_dim")
             head_dim = d_model // n_heads
         require_count("head_dim", head_dim)
-        self.config = config
+        self.config, self.d_model = config, d_model
         shape = Shape(d_model, n_heads, head_dim, layer_index, config.score.query_maps)
         self.project = config.project.build(shape)
         self.layout = layout = cast(HeadLayout, self.project.layout)
@@ -164,6 +164,9 @@ class Attention(nn.Module):
         all past positions too, even those outside the window. rope: a Rope counts positions from the end of the
         cache; a Rotation (`rope.at(positions)`) states its positions.
         """
+        if x.dim() != 3 or x.shape[-1] != self.d_model:
+            rule = f"B T {self.d_model}, the width of the layer"
+            raise InputError(f"x must be of shape {rule}, got {' x '.join(map(str, x.shape))}; build the layer for it")
         if cache is not None and cache.window != self.window:
             rule = f"of window={self.window}, as the layer"
             require(False, "cache", rule, cache.window, "make it by layer.new_cache()")

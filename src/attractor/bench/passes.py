@@ -13,7 +13,7 @@ from attractor.bench.cases import model_and_loss, tokens_of
 from attractor.bench.shape import BenchShape
 from attractor.bench.stopwatch import Stopwatch
 from attractor.kernels.precision import autocast, quick_products
-from attractor.train.compiled import vector_options
+from attractor.train.compiled import own_cache, vector_options
 
 PASSES = ("forward", "forward+backward", "step")
 RECOMPILE_LIMIT = 64  # graphs that the compiler may keep of one function; every model needs two
@@ -24,6 +24,7 @@ class Passes:
         self.model, self.loss = model_and_loss(name, shape, device)
         if compiled:
             torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
+            own_cache()
             self.loss = torch.compile(self.loss, dynamic=False, **vector_options(precision))
         self.model.train()
         self.tokens = tokens_of(shape, device)

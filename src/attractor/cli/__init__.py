@@ -51,7 +51,7 @@ def main() -> None:
     if sys.stdout is None and sys.stderr is not None:
         print("standard output is closed, so nothing is shown", file=sys.stderr)
     guard_streams()
-    quiet = os.environ.get("RANK", "0") != "0"  # under torchrun one process speaks for all
+    quiet = os.environ.get("RANK", "").strip("0").isdigit()  # under torchrun one process speaks for all
     _LEFT_OUT.clear()
     try:
         words = sys.argv[1:] or ["--help"]
@@ -119,11 +119,9 @@ def run_line(words: Sequence[str], quiet: bool) -> None:
     name = command_of(words)
     refuse_unknown_options(name, words[len(name.split()) :])
     with ctrl_c_ends_at_once():  # rich takes time to load, and help needs none
-        from rich.console import Console
+        from attractor.cli.console import FilteredConsole, LogConsole, heartbeat
 
-        from attractor.cli.console import LogConsole, heartbeat
-
-    console = Console(quiet=quiet) if sys.stdout.isatty() else LogConsole(width=WIDTH_OF_A_LOG, quiet=quiet)
+    console = FilteredConsole(quiet=quiet) if sys.stdout.isatty() else LogConsole(width=WIDTH_OF_A_LOG, quiet=quiet)
     with heartbeat(console, f"attractor {name}"), Deadline(interrupted):
         try:
             args, run = parse(words)
@@ -133,7 +131,13 @@ def run_line(words: Sequence[str], quiet: bool) -> None:
             raise
         except (RunStopped, OSError):
             raise
-        except Exception as error:
+        except MemoryError as error:
+            raise InputError(f"memory must suffice for 'attractor {name}', and does not; give it more") from error
+        except BaseException as error:
+            if type(error).__name__ == "PanicException":  # of tokenizers, and no Exception
+                raise InputError(f"tokenizer must split any text, and fails ({error}); give another one") from error
+            if not isinstance(error, Exception):
+                raise
             use = f"'attractor {name}'"
             if (refused := part_not_installed(error, "train", use) or in_code_of_a_study(error)) is None:
                 raise

@@ -3,15 +3,25 @@
 import shlex
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
-from attractor.console import SECONDS_BETWEEN, SignOfLife, in_time
+from attractor.console import SECONDS_BETWEEN, SignOfLife, in_time, without_controls
 
 
-class LogConsole(Console):
+class FilteredConsole(Console):
+    """A console whose texts cannot command the terminal: only the control codes of Rich itself reach it."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(without_controls(segment.text), segment.style)
+
+
+class LogConsole(FilteredConsole):
     """A console for a file or a pipe that remembers when it printed last."""
 
     def __init__(self, **options: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from tyro.conf import UseAppendAction
 
-from attractor.cli.console import command_line, say
+from attractor.cli.console import FilteredConsole, command_line, say
 from attractor.cli.judge import lower_is_better
 from attractor.console import in_time, seconds_of
 from attractor.errors import InputError, RunInterrupted, RunStopped, require, require_count
@@ -63,7 +63,7 @@ def race(args: RaceArguments, console: Console) -> None:
 
         attractor race --baseline 'python a.py {seed}' --row b='python b.py {seed}' --value 'loss ([0-9.]+)' --margin .1
     """
-    progress = Console(stderr=True) if args.json else console
+    progress = FilteredConsole(stderr=True) if args.json else console
     budget = math.inf if args.budget is None else seconds_of(args.budget)
     timeout = None if args.timeout is None else seconds_of(args.timeout, "timeout")
     require_count("jobs", args.jobs)

@@ -147,6 +147,12 @@ def train(args: TrainArguments, console: Console) -> None:
     loss = summary["valid_loss"]
     unit = stored_loss_unit(summary, config.to_dict())
     console.print(f"{metric['name']} {shown(metric['value'])}, loss {shown(loss)} {unit}", highlight=False)
+    if (best := summary.get("best_step")) is not None and best < config.n_steps:
+        best_loss = shown(summary["best_loss"])
+        print_line(console, f"best {best_loss} at step {best:,} of {config.n_steps:,}; later steps did worse")
+    if skipped := summary.get("skipped_steps"):
+        why = "since their loss or gradient was not finite; lower --lr"
+        print_line(console, f"{skipped:,} of {config.n_steps:,} steps were skipped, {why}")
     write_page(path, console, runtime.device)
     next_command = {"text": "generate: attractor generate {}", "sudoku": "solve: attractor solve PUZZLE --run {}"}
     if config.task.kind in next_command:
@@ -307,17 +313,10 @@ def chat_prompt(args: GenerateArguments, settings: "TokenizerSettings | None") -
     """Return the tokens of a chat in which the prompt is the first message, rendered by transformers' sandbox."""
     if settings is None or not settings.has_chat_template:
         raise InputError(f"chat must be left out, since '{args.run}' has no chat template, got True; leave --chat out")
-    from jinja2 import TemplateError
-
     try:
-        from attractor.hf.tokenizers import original_tokenizer
+        from attractor.hf.tokenizers import original_tokenizer, render_chat
     except ImportError as error:
         raise not_installed("transformers", "hf", f"--chat ({error})") from error
     messages = [{"role": "user", "content": args.prompt}]
-    try:
-        text = original_tokenizer(settings).apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except TemplateError as error:
-        raise InputError(
-            f"chat_template must render a message, but '{args.run}' has one that fails ({error})"
-        ) from error
-    return settings.spell(str(text), specials=False)
+    text = render_chat(original_tokenizer(settings), messages, add_generation_prompt=True)
+    return settings.spell(text, specials=False)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +17,7 @@ from tyro.conf import Positional
 from attractor.cli.console import command_line, say
 from attractor.cli.definitions import definitions
 from attractor.console import with_prefix
-from attractor.errors import InputError, require, unknown
+from attractor.errors import InputError, LeftOutWarning, require, unknown
 
 if TYPE_CHECKING:
     from attractor.runs.filters import Condition
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 KEPT = ("best", "last", "none")
 PRUNED_SHOWN = 20  # at most so many runs are listed with the checkpoints to remove
+DAMAGED_SHOWN = 5  # at most so many damaged runs are named
 SHOWN = ("label", "seed", "state", "steps", "loss")
 
 
@@ -80,6 +82,8 @@ def selected(folder: Path, where: Sequence[str]) -> tuple[list["IndexedRun"], tu
     runs = indexed_runs(folder, definitions("attention.presets").presets_as_data())
     if not runs:
         raise InputError(f"folder must hold runs, and '{folder}' holds none; a run is a folder with config.json")
+    for run in [run for run in runs if run.problem][:DAMAGED_SHOWN]:
+        warnings.warn(f"damaged: {run.key}: {run.problem}", LeftOutWarning, stacklevel=2)
     known = sorted({name for run in runs for name in run.fields})
     asked = conditions(where, known)
     return [run for run in runs if all(condition.holds(run.fields) for condition in asked)], asked, known
@@ -112,8 +116,6 @@ def runs_list(args: RunsListArguments, console: Console) -> None:
     console.print(InConsole(["run", *columns], rows))
     left = f"; {len(runs) - args.limit} more, --limit shows them" if len(runs) > args.limit else ""
     console.print(f"{len(runs)} runs{left}", highlight=False)
-    for run in [run for run in runs if run.problem][:5]:
-        say(console, f"damaged: {run.key}: {run.problem}")
 
 
 def runs_show(args: RunsShowArguments, console: Console) -> None:
@@ -173,8 +175,9 @@ def runs_prune(args: RunsPruneArguments, console: Console) -> None:
     removable: dict[Path, list[Path]] = {}
     for run in runs:
         path = args.folder / run.key
-        if run.state == "running" or run.problem:
+        if run.state == "running":
             say(console, f"{run.key}: left as it is, since it is {run.state}")
+        if run.state == "running" or run.problem:
             continue
         try:
             removable[path] = superfluous(path, args.keep, RunFolder.open(path).finished)

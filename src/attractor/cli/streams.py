@@ -3,6 +3,9 @@
 A stream may be closed, its reader may go away (`| head`), its disk may be full, its pipe may be full while a signal
 asks the run to stop, and it may accept ASCII alone. When standard output can no longer be written, a run in progress
 is asked to stop as by a signal, and saves. Whatever is written later is dropped.
+
+Names and texts of others never reach a terminal as its commands: `FilteredText` spells control characters. Rich writes
+commands of its own, so it writes past this filter, and its console filters the texts alone (`cli/console.py`).
 """
 
 import errno
@@ -11,9 +14,11 @@ import os
 import select
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+from attractor.console import without_controls
 from attractor.train.interrupt import StopRequest
 
 SIGPIPE = 13  # not in Python's `signal` on Windows
@@ -79,22 +84,41 @@ class Stream(io.RawIOBase):
             raise OutputLost(128 + SIGPIPE) from error
 
 
+class FilteredText:
+    """A text stream that spells control characters. Rich looks for `rich_proxied_file`, and writes to that."""
+
+    def __init__(self, unfiltered: TextIO) -> None:
+        self.rich_proxied_file = unfiltered
+
+    def write(self, text: str) -> int:
+        return self.rich_proxied_file.write(without_controls(text))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
+
+
 def guard_streams() -> None:
     """Replace standard output and standard error by a `Stream` each. What is written to a closed one is dropped."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # otherwise the next file opened would take its place
         pass
     os.close(descriptor)
-    sys.stdout, sys.stderr = _guarded(sys.stdout, 1), _guarded(sys.stderr, 2)
+    for name, descriptor in ("stdout", 1), ("stderr", 2):
+        setattr(sys, name, _guarded(getattr(sys, name), descriptor))
 
 
-def _guarded(stream: TextIO | None, descriptor: int) -> TextIO:
+def _guarded(stream: TextIO | None, descriptor: int) -> TextIO | FilteredText:
     if stream is None:
         return Path(os.devnull).open("w")
     is_real = stream is sys.__stdout__ or stream is sys.__stderr__  # not one that a test or a notebook put there
-    if not is_real or not hasattr(select, "poll") or not isinstance(stream, io.TextIOWrapper):  # Windows cannot poll
+    if not is_real or not isinstance(stream, io.TextIOWrapper):
         return stream
-    raw = io.BufferedWriter(Stream(descriptor, descriptor == 1))  # type: ignore[type-var]
-    return io.TextIOWrapper(raw, stream.encoding, errors="backslashreplace", line_buffering=stream.line_buffering)
+    if hasattr(select, "poll"):  # Windows cannot poll
+        raw = io.BufferedWriter(Stream(descriptor, descriptor == 1))  # type: ignore[type-var]
+        stream = io.TextIOWrapper(raw, stream.encoding, "backslashreplace", line_buffering=stream.line_buffering)
+    return FilteredText(stream)
 
 
 def loss_of_output() -> str | None:

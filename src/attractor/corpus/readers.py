@@ -226,7 +226,10 @@ def _rows(batches: Iterator[tuple[int, float, Any]], path: Path, start: int) -> 
         values = [_as_bytes(batch.column(i), name, path) for i, name in enumerate(names)]
         for row, cells in enumerate(zip(*values, strict=True), start=first):
             if row >= start:
-                yield row, row + 1, share, dict(zip(names, cells, strict=True))
+                raw: Any = dict(zip(names, cells, strict=True))
+                if any(cell is not None and len(cell) > LONGEST_LINE for cell in cells):
+                    raw = FlawError(f"a text of more than {LONGEST_LINE >> 20} MiB")
+                yield row, row + 1, share, raw
 
 
 def _as_bytes(column: Any, name: str, path: Path) -> list[bytes | None]:

@@ -8,7 +8,6 @@ models.
 
 import inspect
 import json
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from attractor.corpus.tokenizer import Tokenizer, special_tokens
 from attractor.corpus.tokenizer_settings import PLAIN_CLASS, TokenizerSettings, first_id, stop_ids
 from attractor.errors import InputError, require
-from attractor.hf.import_models import ATTRACTOR_TYPE, import_model
+from attractor.hf.import_models import ATTRACTOR_TYPE, import_model, require_folder
 from attractor.hf.import_runs import TRAINED_LENGTH, trained_length
 from attractor.hf.progress_bars import without_progress_bars
 from attractor.hf.safetensors import files_of, read_object
@@ -285,8 +284,11 @@ def _of_hub(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Ca
 def _loaded(folder: Path, dtype: torch.dtype | None) -> Any:
     from transformers import AutoModelForCausalLM
 
+    from attractor.hf.replace import RECORD, ReplacedModel
+
+    loader: Any = ReplacedModel if RECORD in described(folder) else AutoModelForCausalLM
     with _explained(folder):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = loader.from_pretrained(
             folder,
             dtype="auto" if dtype is None else dtype,
             local_files_only=True,
@@ -345,21 +347,12 @@ def length_of_training(folder: Path) -> int | None:
 
 def described(folder: Path) -> dict[str, Any]:
     """Return the config.json of a run or of a Hugging Face folder; only the latter has a model_type."""
-    if not folder.is_dir():
-        raise InputError(
-            f"model must be a folder here, but '{folder}' is none, and nothing is fetched; where there is network, "
-            f"'hf download {shlex.quote(str(folder))} --local-dir FOLDER' fetches one from the Hub: give that FOLDER"
-        )
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    require_folder(folder)
+    if not (folder / "config.json").is_file():
         raise InputError(
             f"model must be a run folder or a Hugging Face folder, but '{folder}' has no config.json; give another"
-        ) from None
-    except ValueError as error:
-        raise InputError(f"config.json of '{folder}' must be JSON, but is damaged; restore it") from error
-    if not isinstance(config, dict):
-        return {}
+        )
+    config = read_object(folder / "config.json")
     return config if "model_type" in config else RunFolder.open(folder).config  # a changed file is refused
 
 

@@ -38,6 +38,7 @@ NEXT_STEPS = {
 }
 
 
+DECODER = json.JSONDecoder()
 DAMAGED = ".damaged"  # ends the name of a file that was set aside
 
 
@@ -61,6 +62,14 @@ def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON for people and programs to read, atomically."""
     # A file name that is not UTF-8 has lone surrogates. Their escape by backslashes is that of JSON.
     write_bytes(path, in_json(value).encode("utf-8", errors="backslashreplace"))
+
+
+def from_json(text: bytes | str) -> Any:
+    """Parse JSON, and raise a ValueError where it is none, or is nested too deeply."""
+    try:
+        return DECODER.decode(text if isinstance(text, str) else text.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def in_json(value: Any) -> str:
@@ -151,7 +160,7 @@ def refuse_folder(path: Path) -> None:
 def set_aside(path: Path) -> Path:
     """Rename a damaged file or folder, never over an earlier one, and return its new path."""
     number = 0
-    while (place := path.with_name(f"{path.name}{DAMAGED}{number or ''}")).exists():
+    while os.path.lexists(place := path.with_name(f"{path.name}{DAMAGED}{number or ''}")):
         number += 1
     return path.rename(place)
 
@@ -174,18 +183,29 @@ def remove_leftovers(*folders: Path) -> None:
         for path in folder.glob(".*.tmp"):
             with suppress(OSError):  # another process removes it, too, or it is not ours to remove
                 if _is_leftover(path):
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                    remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder with all it holds, or a file. Of a link, remove the link itself."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def is_running(process: int) -> bool:
+    """Return whether a process of this machine has this id, of whichever user."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _is_leftover(path: Path) -> bool:
     name = TEMPORARY.fullmatch(path.name)
-    if name is not None and name[1] in (None, MACHINE):
-        try:
-            os.kill(int(name[2]), 0)
-        except (ProcessLookupError, OverflowError):
-            return True
-        except PermissionError:
-            pass
+    if name is not None and name[1] in (None, MACHINE) and not is_running(int(name[2])):
+        return True
     return time.time() - path.lstat().st_mtime > FORGOTTEN
 
 

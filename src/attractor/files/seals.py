@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from attractor.errors import InputError
-from attractor.files import open_regular, plain, read_regular, write_json
+from attractor.files import from_json, open_regular, plain, read_regular, write_json
 
 CHECKSUM = "checksum"
 CHANGED = "does not have the content that was written (checksum)"
@@ -97,12 +97,12 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
 def read_object(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file, or None where there is no file."""
     try:
-        value = json.loads(read_regular(path, LARGEST_OBJECT).decode())
+        value = from_json(read_regular(path, LARGEST_OBJECT).decode())
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return None
     except InputError:
         raise
-    except (ValueError, RecursionError):
+    except ValueError:
         value = None
     if not isinstance(value, dict):
         raise InputError(f"'{path}' is damaged: it must hold one JSON object; restore it or run again elsewhere")

@@ -10,12 +10,15 @@ _ON_DEMAND = {
     "AttractorForCausalLM": "auto_classes",
     "AttractorForSequenceClassification": "auto_classes",
     "LogitControl": "trainer",
+    "ReplacedModel": "replace",
     "as_fast_tokenizer": "tokenizers",
     "convert_model": "convert",
     "convert_run": "convert",
     "export_model": "export",
+    "export_replaced": "export",
     "import_model": "import_models",
     "import_run": "import_runs",
+    "replace_attention": "replace",
 }
 __all__ = ["LAYOUTS", "import_attention", *_ON_DEMAND]
 

@@ -15,6 +15,7 @@ from typing import Any
 from attractor.console import in_bytes, in_time, with_prefix
 from attractor.runs.configuration import dotted_fields
 from attractor.runs.run_folder import RunFolder
+from attractor.verdict.words import on_one_line
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
 MEASURES = {"valid_loss": "loss (nats)", "context_gain": "gain from context (nats)"}
@@ -310,16 +311,12 @@ def without_folders(text: str) -> str:
 
 def plain(text: str) -> str:
     """Return the text on one line, without backticks and unprintable characters."""
-    return _on_one_line(text).replace("`", "'")
+    return on_one_line(text).replace("`", "'")
 
 
 def escaped(text: str) -> str:
     """Return the text on one line, with Markdown's special characters escaped."""
-    return SPECIAL.sub(r"\\\1", _on_one_line(text))
-
-
-def _on_one_line(text: str) -> str:
-    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return SPECIAL.sub(r"\\\1", on_one_line(text))
 
 
 def quoted(text: str) -> str:

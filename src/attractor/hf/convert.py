@@ -17,24 +17,25 @@ Gahtan and Bronstein, "Coupled Query-Key Dynamics for Attention", 2026, arXiv 26
 """
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import torch
 from torch import nn
 
-from attractor.attention import PRESETS, AttentionConfig
+from attractor.attention import AttentionConfig
 from attractor.attention.config import STAGES
 from attractor.attention.couple.dynamics import Dynamics
-from attractor.attention.couple.mlp import MLPOnly, QueryMLP
+from attractor.attention.couple.mlp import MLPOnly
 from attractor.attention.couple.none import Uncoupled
 from attractor.attention.output.gated import Gated, GatedOutput
 from attractor.attention.output.plain import Plain
-from attractor.attention.presets import preset
 from attractor.errors import InputError, require_seed
 from attractor.files import refuse_inhabited
 from attractor.hf.import_models import describe, import_model
 from attractor.hf.import_runs import imported_config, tokenizer_files, write_run
+from attractor.hf.replace import chosen, gated, start_closed
 from attractor.hf.safetensors import StoredWeights
 from attractor.models.language_model import LanguageModel
 from attractor.models.transformer import Transformer, TransformerConfig
@@ -56,8 +57,7 @@ def convert_model(model: LanguageModel, attention: str, seed: int = 0) -> Transf
     with torch.no_grad():
         for block in converted_model.layers:
             layer = block.attention  # the gate of (1) is closed by its initialization
-            if isinstance(layer.couple, QueryMLP):
-                nn.init.zeros_(layer.couple.force.outer.weight)  # (2)
+            start_closed(cast(nn.Module, layer.couple))  # (2)
             if newly_gated:
                 output = cast(GatedOutput, layer.output)
                 nn.init.zeros_(output.gate.weight)
@@ -66,15 +66,8 @@ def convert_model(model: LanguageModel, attention: str, seed: int = 0) -> Transf
 
 
 def converted_config(config: TransformerConfig, attention: str) -> TransformerConfig:
-    source, wanted = config.staged_attention, preset(attention)
-    obstacle = conversion_obstacle(source, wanted)
-    if obstacle is not None:
-        possible = ", ".join(name for name in PRESETS if conversion_obstacle(source, PRESETS[name]) is None) or "none"
-        raise InputError(
-            f"attention must be one that starts at exactly what this model computes, got '{attention}', {obstacle}; "
-            f"choose among: {possible}"
-        )
-    mechanism = converted(source, wanted)
+    source, rule = config.staged_attention, "one that starts at exactly what this model computes"
+    mechanism = converted(source, chosen(attention, partial(conversion_obstacle, source), rule))
     by_name = config.replace(attention=attention, zero_start=getattr(mechanism.couple, "zero_start", False))
     return by_name if by_name.attention_config == mechanism else config.replace(attention=mechanism)
 
@@ -84,8 +77,7 @@ def converted(source: AttentionConfig, wanted: AttentionConfig) -> AttentionConf
     couple, output = source.couple, source.output
     if isinstance(couple, Uncoupled) and not isinstance(wanted.couple, Uncoupled):
         norms = {name: getattr(couple, name) for name in ("qk_norm", "qk_norm_across", "qk_norm_eps", "rope_fraction")}
-        closed = {"zero_start": True} if isinstance(wanted.couple, Dynamics) else {}
-        couple = replace(wanted.couple, **norms, **closed)
+        couple = replace(gated(wanted.couple), **norms)
     if isinstance(wanted.output, Gated) and isinstance(output, Plain):
         output = Gated(output.out_bias)
     return replace(source, couple=couple, output=output)

@@ -13,7 +13,7 @@ of generation are those of the origin if the run descends from an imported model
 import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -24,7 +24,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from attractor.corpus.tokenizer import Tokenizer
 from attractor.corpus.tokenizer_settings import TokenizerSettings
-from attractor.errors import InputError
+from attractor.errors import InputError, require
 from attractor.files import follow_umask, refuse_inhabited, remove_leftovers, temporary_path, write_json
 from attractor.hf.architecture import Architecture
 from attractor.hf.bundle import ENTRY, file_name, self_contained_code
@@ -38,6 +38,7 @@ from attractor.hf.model import (
     AttractorPreTrainedModel,
 )
 from attractor.hf.progress_bars import without_progress_bars
+from attractor.hf.replace import RECORD, ReplacedModel
 from attractor.hf.tokenizers import as_fast_tokenizer, write_settings
 from attractor.models.language_model import LanguageModel
 
@@ -94,7 +95,9 @@ def export_model(
         if to is not None and tokenizer is not None:
             refuse_rebuilt_tokenizer(unfinished, to.model_type)
         if self_contained:
-            write_code(unfinished, labels=model.config.n_classes is not None)
+            # A causal model can also be loaded as a classifier.
+            of_task = {} if model.config.n_classes is not None else AUTO_TEXT
+            write_code(unfinished, ENTRY, AUTO_BASE | AUTO_LABELS | of_task)
         follow_umask(*(path for path in unfinished.iterdir() if path.is_file()))
         if card:
             (unfinished / "README.md").write_text(card, encoding="utf-8")
@@ -159,13 +162,25 @@ def token_ids(tokenizer: Tokenizer | None, settings: TokenizerSettings | None) -
     return {"bos_token_id": end, "eos_token_id": end, "pad_token_id": tokenizer.pad}
 
 
-def write_code(folder: Path, labels: bool) -> None:
-    """Write the code, and its files' names into config.json. A causal model can also be loaded as a classifier."""
-    for name, code in self_contained_code().items():
+def write_code(folder: Path, entry: str, classes: Mapping[str, type]) -> None:
+    """Write the code, and its files' names into config.json."""
+    for name, code in self_contained_code(entry).items():
         (folder / name).write_text(code, encoding="utf-8")
     # All classes are loaded through one file: through two, a loader would copy the modules that both import.
-    file = file_name(ENTRY)
-    classes = AUTO_BASE | AUTO_LABELS | ({} if labels else AUTO_TEXT)
-    auto_map = {auto: f"{file}.{target.__name__}" for auto, target in classes.items()}
+    auto_map = {auto: f"{file_name(entry)}.{target.__name__}" for auto, target in classes.items()}
     config = json.loads((folder / "config.json").read_bytes())
     write_json(folder / "config.json", config | {"auto_map": auto_map})
+
+
+def export_replaced(model: PreTrainedModel, folder: str | Path, max_shard_size: str = LARGEST_FILE) -> Path:
+    """Write a causal model of transformers whose attention has been replaced, with the code that loads it."""
+    replaced = getattr(model.config, RECORD, None)
+    require(bool(replaced), "model", "one whose attention has been replaced", type(model).__name__)
+    folder = Path(folder)
+    refuse_inhabited(folder)
+    with complete_or_absent(folder.resolve()) as unfinished:
+        with without_progress_bars():
+            model.save_pretrained(unfinished, max_shard_size=max_shard_size)
+        write_code(unfinished, ReplacedModel.__module__, {"AutoModelForCausalLM": ReplacedModel})
+        follow_umask(*(path for path in unfinished.iterdir() if path.is_file()))
+    return folder

@@ -7,6 +7,7 @@ Every stored weight must belong to a parameter and every parameter must have one
 store the model's own names behind `model.`.
 """
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,11 +58,7 @@ def import_model(folder: str | Path, dtype: torch.dtype | None = None) -> Langua
 
 def describe(folder: Path) -> dict[str, Any]:
     """Read the folder's config.json."""
-    if not folder.is_dir():
-        raise InputError(
-            f"model must be a folder on this machine, got '{folder}', and nothing is fetched; where there is network, "
-            "'hf download NAME --local-dir FOLDER' fetches one"
-        )
+    require_folder(folder)
     file = folder / "config.json"
     described = read_object(file) if file.is_file() else {}
     if "model_type" not in described:
@@ -70,6 +67,14 @@ def describe(folder: Path) -> dict[str, Any]:
             "pass a run directly to the command that needs it"
         )
     return described
+
+
+def require_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InputError(
+            f"model must be a folder here, got '{folder}', and nothing is fetched; where there is network, "
+            f"'hf download {shlex.quote(str(folder))} --local-dir FOLDER' fetches one from the Hub: give that FOLDER"
+        )
 
 
 def stored_dtype(weights: StoredWeights, foreign: Architecture | None) -> torch.dtype:

@@ -7,7 +7,6 @@ that is copied from it would count twice. Pickled files are refused, since loadi
 """
 
 import hashlib
-import json
 import math
 import shlex
 from collections.abc import Iterator
@@ -19,12 +18,14 @@ import torch
 from torch import Tensor
 
 from attractor.errors import InputError
+from attractor.files import from_json, read_regular
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLED = ("*.bin", "*.pth", "*.pt", "*.ckpt", "*.pkl")
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 LONGEST_TABLE = 100_000_000  # bytes, as the format itself says
+LARGEST_OBJECT = 256 << 20  # bytes of a file of JSON, such as a tokenizer
 CONVERSION = "from transformers import AutoModelForCausalLM as M; M.from_pretrained({0!r}).save_pretrained({1!r})"
 
 
@@ -115,12 +116,14 @@ def table_of(file: Path) -> Iterator[tuple[str, StoredTensor]]:
         length = int.from_bytes(content.read(8), "little")
         table = content.read(length) if 0 < length <= min(LONGEST_TABLE, size - 8) else b""
     try:
-        described = {name: _entry(entry) for name, entry in json.loads(table).items() if name != "__metadata__"}
-    except (ValueError, KeyError, TypeError, AttributeError):
+        described = {name: _entry(entry) for name, entry in from_json(table).items() if name != "__metadata__"}
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise _damaged(file) from None
     for name, (dtype, shape, begin, end) in described.items():
         # Buffers that are no weights may have any dtype.
-        size_is_right = dtype not in DTYPES or end - begin == math.prod(shape) * DTYPES[dtype].itemsize
+        size_is_right = all(0 <= n < 2**63 for n in shape) and (
+            dtype not in DTYPES or end - begin == math.prod(shape) * DTYPES[dtype].itemsize
+        )
         if not size_is_right or not 0 <= begin <= end <= size - 8 - length:
             raise _damaged(file)
         yield name, StoredTensor(name, file, dtype, shape, 8 + length + begin)
@@ -133,7 +136,9 @@ def _entry(entry: Any) -> tuple[str, tuple[int, ...], int, int]:
 
 def read_object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = from_json(read_regular(path, LARGEST_OBJECT, "fetch it again").decode())
+    except InputError:
+        raise
     except ValueError:
         value = None
     if not isinstance(value, dict):

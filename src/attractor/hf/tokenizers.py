@@ -8,15 +8,25 @@ Batches are padded on the left, as generation requires.
 The tokenizer of an imported model is what its settings say instead, chat template included.
 """
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any
 
 import tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from attractor.corpus.tokenizer import N_BYTES, SPECIALS, ByteTokenizer, Tokenizer
 from attractor.corpus.tokenizer_settings import TokenizerSettings
+from attractor.errors import InputError
 from attractor.files import write_json
+
+TEMPLATE_SECONDS = 10.0
+TEMPLATE_BYTES = 1 << 30
 
 
 def as_fast_tokenizer(tokenizer: Tokenizer, model_max_length: int | None = None) -> PreTrainedTokenizerFast:
@@ -45,6 +55,43 @@ def original_tokenizer(settings: TokenizerSettings) -> PreTrainedTokenizerFast:
     with TemporaryDirectory() as folder:
         write_settings(settings, Path(folder))
         return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+
+
+def render_chat(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], **options: Any) -> str:
+    """Return a chat as text, by the tokenizer's template. It comes from anybody, so its time and memory are limited."""
+    try:
+        with limited(TEMPLATE_SECONDS, TEMPLATE_BYTES):
+            return str(tokenizer.apply_chat_template(messages, tokenize=False, **options))
+    except Exception as error:  # a template raises what it likes
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise InputError(
+            f"chat_template must render a message, and fails ({reason}); leave the chat out, or give another model"
+        ) from error
+
+
+@contextmanager
+def limited(seconds: float, n_bytes: int) -> Iterator[None]:
+    """Raise a TimeoutError or a MemoryError in this block if it takes longer or more memory, on Linux."""
+    statistics = Path("/proc/self/statm")
+    if not statistics.exists() or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    import resource
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"it takes more than {seconds:g} s")
+
+    taken = int(statistics.read_text().split()[0]) * resource.getpagesize()
+    before, handler = resource.getrlimit(resource.RLIMIT_AS), signal.signal(signal.SIGALRM, end)
+    soft = min(limit for limit in (taken + n_bytes, *before) if limit != resource.RLIM_INFINITY)
+    resource.setrlimit(resource.RLIMIT_AS, (soft, before[1]))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def write_settings(settings: TokenizerSettings, folder: Path) -> None:

@@ -15,7 +15,7 @@ from attractor.console import console_table, with_prefix
 from attractor.files import write_text
 from attractor.report.table import in_markdown
 from attractor.runs.study_record import StudyRecord
-from attractor.verdict.words import UNKNOWN
+from attractor.verdict.words import UNKNOWN, markdown_escaped
 
 HEADINGS = ("id", "claim", "published", "ours", "size", "seeds", "interval", "verdict")
 INTRODUCTION = "introduction.md"  # of a folder of papers
@@ -138,15 +138,18 @@ def _brief(entry: Entry) -> str:
 def _details(entry: Entry) -> str:
     """Return the list item of one claim: what is published, what was measured, why, and by which rule."""
     claim, verdict = entry.claim, entry.verdict
-    lines = [f"- **{claim.id}**: {_safe(claim.statement)}", f"published: {_safe(claim.published)}"]
+    lines = [
+        f"- **{claim.id}**: {markdown_escaped(claim.statement)}",
+        f"published: {markdown_escaped(claim.published)}",
+    ]
     if verdict.status != "not run":
         figures = [verdict.ours, verdict.bounds, size(verdict) and f"{size(verdict)} parameters"]
         seeds = [f"{verdict.seeds} seeds" if verdict.seeds != 1 else "1 seed"] if verdict.seeds else []
-        lines.append(f"ours: {_safe(', '.join(filter(None, [*figures, *seeds])))}")
-        lines.append(_safe(reason(entry)))
+        lines.append(f"ours: {markdown_escaped(', '.join(filter(None, [*figures, *seeds])))}")
+        lines.append(markdown_escaped(reason(entry)))
     if claim.rule is not None:
         since = _to_the_minute(entry.rule_since) or "today"
-        lines.append(f"rule {claim.rule.fingerprint}, since {since}: {_safe(claim.rule.words)}")
+        lines.append(f"rule {claim.rule.fingerprint}, since {since}: {markdown_escaped(claim.rule.words)}")
     return "\n  - ".join(lines) + "\n"
 
 
@@ -158,10 +161,6 @@ def write_ledger(
     path: Path, papers: Mapping[Path, Paper], entries: Sequence[Entry], records: Sequence[StudyRecord]
 ) -> None:
     write_text(path, markdown(papers, entries, records))
-
-
-def _safe(text: str) -> str:
-    return text.replace("<", "&lt;").replace("*", "\\*")
 
 
 def _say(console: Console, text: str) -> None:

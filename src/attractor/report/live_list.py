@@ -173,8 +173,10 @@ def _loss(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.3f}"
 
 
-def render_list(folder: Path, lines: list[RunLine], script: Markup, policy: str) -> str:
-    """Return the page of the list."""
+def render_list(
+    folder: Path, lines: list[RunLine], new: list[RunLine], n_looks: int, script: Markup, policy: str
+) -> str:
+    """Return the page of the list, with the new lines alone: the page that a browser shows has the others."""
     counts = {state: sum(line.state == state for line in lines) for state in ORDER}
     return fill(
         "live_list.html.j2",
@@ -183,6 +185,8 @@ def render_list(folder: Path, lines: list[RunLine], script: Markup, policy: str)
         policy=policy,
         folder=legible(folder),
         counts={state: count for state, count in counts.items() if count},
-        lines=lines,
+        lines=new,
+        is_part=len(new) < len(lines),
+        n_looks=n_looks,
         headings=("step", "loss", "best validation", "speed", "time left"),
     )

@@ -74,27 +74,42 @@ class Pages:
     def __init__(self, folder: Path) -> None:
         self.watched = WatchedFolder(folder)
         self.lines: list[RunLine] = []
+        self.n_looks = int(time.time())  # so that a server which is started again counts on
+        self.changed_at: dict[str, int] = {}  # the look at which the line of each run was new, by the key of the run
+        self.reordered_at = 0
         self.looked_at = -SECONDS_BETWEEN_LOOKS
         self.drawn: dict[str, Drawn] = {}
         self.to_look, self.to_draw = threading.Lock(), threading.Lock()
         self.script = verbatim(SCRIPT)
         self.policy = policy(self.script, "connect-src 'self'")
 
-    def page(self, path: str) -> str | None:
-        """Return the page at an address, or None where there is none."""
-        lines = self._look()
+    def page(self, path: str, since: str = "") -> str | None:
+        """Return the page at an address, or None where there is none. Of the list, return only the lines that are newer
+        than a look of the past, as long as the same runs stand in the same order."""
+        with self.to_look:
+            lines = self._look()
+            known = int(since) if since.isdecimal() else -1
+            is_part = self.reordered_at <= known <= self.n_looks
+            new = [line for line in lines if self.changed_at[line.key] > known] if is_part else lines
+            n_looks = self.n_looks
         if path == "/":
-            return render_list(self.watched.folder, lines, self.script, self.policy)
+            return render_list(self.watched.folder, lines, new, n_looks, self.script, self.policy)
         key = unquote(path.removeprefix(RUN), errors="surrogateescape") if path.startswith(RUN) else None
         line = next((line for line in lines if line.key == key), None)
         return None if line is None else self._run_page(line)
 
     def _look(self) -> list[RunLine]:
-        with self.to_look:
-            if time.monotonic() - self.looked_at >= SECONDS_BETWEEN_LOOKS:
-                self.lines = self.watched.look()
-                self.looked_at = time.monotonic()
-            return self.lines
+        if time.monotonic() - self.looked_at >= SECONDS_BETWEEN_LOOKS:
+            before, self.lines = self.lines, self.watched.look()
+            self.looked_at = time.monotonic()
+            self.n_looks += 1
+            if [line.key for line in before] != [line.key for line in self.lines]:
+                self.reordered_at = self.n_looks
+                self.changed_at = {line.key: self.n_looks for line in self.lines}
+            else:
+                changed = (line.key for old, line in zip(before, self.lines, strict=True) if old != line)
+                self.changed_at |= dict.fromkeys(changed, self.n_looks)
+        return self.lines
 
     def _run_page(self, line: RunLine) -> str:
         """Draw a run anew when its files have changed, but leave most of the time to those that train."""
@@ -129,7 +144,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host", "").removesuffix(f":{self.server.server_port}") not in OWN_NAMES:
             self._answer(HTTPStatus.FORBIDDEN, "attractor watch answers to its own address alone\n", "text/plain")
             return
-        page = self.server.pages.page(urlsplit(self.path).path)
+        asked = urlsplit(self.path)
+        page = self.server.pages.page(asked.path, asked.query.removeprefix("since="))
         if page is None:
             self._answer(HTTPStatus.NOT_FOUND, "there is no such run\n", "text/plain")
         else:

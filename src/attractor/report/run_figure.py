@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from attractor.errors import unknown
 from attractor.report.canvas import GREY, INK, PALETTE, blank, framed
 
 if TYPE_CHECKING:
@@ -30,6 +31,29 @@ def learning_curves(records: Sequence[Record], title: str, unit: str) -> "Figure
     rates.plot(*_over_tokens(records, "lr"), color=PALETTE[1], linewidth=1.2)
     rates.set(xlabel="tokens", ylabel="learning rate", ylim=(0, None))
     return figure
+
+
+def curves_of_runs(runs: Mapping[str, Sequence[Record]], x: str) -> "Figure":
+    """Draw the validation loss of each run over the tokens, steps or seconds since its start."""
+    axis = {"tokens": "tokens", "step": "step", "seconds": "seconds"}
+    if x not in axis:
+        raise unknown("axis", x, axis)
+    figure = blank(6.4, 4.2)
+    axes = framed(figure.add_subplot())
+    for number, (name, records) in enumerate(runs.items()):
+        points = [(_place(record, records, x), record["valid_loss"]) for record in records if record.get("valid_loss")]
+        axes.plot(*zip(*points, strict=True), color=PALETTE[number % len(PALETTE)], label=name) if points else None
+    axes.legend(frameon=False, labelcolor=INK, fontsize=8)
+    axes.set(xlabel=axis[x], ylabel="validation loss")
+    return figure
+
+
+def _place(record: Record, records: Sequence[Record], x: str) -> float:
+    """Return where a record lies on an axis; its seconds follow from the mean speed that was logged with it."""
+    if x != "seconds":
+        return float(record[x])
+    speeds = [other["tokens_per_second"] for other in records if other["step"] <= record["step"] and "lr" in other]
+    return record["tokens"] / speeds[-1] if speeds else 0.0
 
 
 def _over_tokens(records: Iterable[Record], name: str) -> tuple[list[int], list[float]]:

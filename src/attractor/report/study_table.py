@@ -12,12 +12,12 @@ from statistics import median
 
 from attractor.console import in_bytes, with_prefix
 from attractor.report.judged_study import JudgedDifference, JudgedStudy, Spread
-from attractor.report.table import InConsole, escaped_for_markdown, in_markdown
+from attractor.report.table import InConsole, in_markdown
 from attractor.runs.quantity import CONTEXT_GAIN, Quantity
 from attractor.runs.study_record import BUDGETS, Published
 from attractor.verdict.intervals import decimals
 from attractor.verdict.moderated import FEWEST_ROWS
-from attractor.verdict.words import UNKNOWN, bounds, shown_p, signed, with_sign
+from attractor.verdict.words import UNKNOWN, bounds, markdown_escaped, shown_p, signed, with_sign
 
 ARROWS = {"lower": " ↓", "higher": " ↑", None: ""}
 NOT_RUN = "not run"
@@ -163,30 +163,25 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
 def markdown(judged: JudgedStudy) -> str:
     """Return the verdict and all tables with titles and captions."""
     design = judged.design
-    verdict = "".join(f"- {escaped_for_markdown(line.text)}\n" for line in judged.verdict())
+    verdict = "".join(f"- {markdown_escaped(line.text)}\n" for line in judged.verdict())
     parts = [
-        f"# {escaped_for_markdown(design.title)}\n",
-        f"{escaped_for_markdown(design.question)}\n",
-        f"Each against '{escaped_for_markdown(design.baseline)}', in {judged.judged_in}:\n",
+        f"# {markdown_escaped(design.title)}\n",
+        f"{markdown_escaped(design.question)}\n",
+        markdown_escaped(f"Each against '{design.baseline}', in {judged.judged_in}:") + "\n",
         verdict,
     ]
     for table in tables(judged):
-        caption = (f"{_starless(escaped_for_markdown(line))}\n" for line in table.caption)
-        parts += [f"## {escaped_for_markdown(table.title)}\n", table_in_markdown(table), *caption]
+        caption = (f"{markdown_escaped(line)}\n" for line in table.caption)
+        parts += [f"## {markdown_escaped(table.title)}\n", table_in_markdown(table), *caption]
     return "\n".join(parts)
 
 
 def table_in_markdown(table: StudyTable) -> str:
-    def text(entry: TableCell) -> str:
-        mean, space, rest = _starless(entry.text).partition(" ")
+    def cell(entry: TableCell) -> str:
+        mean, space, rest = markdown_escaped(entry.text).partition(" ")
         return f"**{mean}**{space}{rest}" if entry.bold else mean + space + rest
 
-    rows = [[text(entry) for entry in row] for row in (*table.rows, *table.footer)]
-    return in_markdown([_starless(heading) for heading in table.headings], rows, table.n_texts)
-
-
-def _starless(text: str) -> str:
-    return text.replace("*", "\\*")
+    return in_markdown(table.headings, (*table.rows, *table.footer), table.n_texts, cell)
 
 
 def console_table(table: StudyTable) -> InConsole:

@@ -1,15 +1,17 @@
 """Write tables of texts for the console, at any width, and for markdown."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from textwrap import wrap
+from typing import Any
 
 from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
 from attractor.console import console_table
+from attractor.verdict.words import markdown_escaped
 
 NARROW = 12  # letters; a narrower column is not legible
 GAP = 2  # spaces between columns
@@ -55,12 +57,13 @@ def _in_console(labels: Sequence[_Column], numbers: Sequence[_Column]) -> Table:
     return table
 
 
-def in_markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], n_texts: int = 1) -> str:
+def in_markdown(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    n_texts: int = 1,
+    cell: Callable[[Any], str] = markdown_escaped,
+) -> str:
+    """Return a table whose cells are written by `cell`."""
     rule = ["---"] * n_texts + ["---:"] * (len(headings) - n_texts)
-    escaped = [[escaped_for_markdown(cell) for cell in line] for line in (headings, *rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (escaped[0], rule, *escaped[1:])) + "\n"
-
-
-def escaped_for_markdown(text: str) -> str:
-    """Return a text that neither ends its cell nor becomes a tag or a link."""
-    return " ".join(text.split()).replace("|", "\\|").replace("](", "]\\(").replace("<", "&lt;")
+    lines = (map(markdown_escaped, headings), rule, *(map(cell, row) for row in rows))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

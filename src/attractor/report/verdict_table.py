@@ -3,8 +3,9 @@
 from rich.console import Group
 from rich.text import Text
 
-from attractor.report.table import InConsole, escaped_for_markdown, in_markdown
+from attractor.report.table import InConsole, in_markdown
 from attractor.verdict.outcome import N_TEXTS, Verdicts
+from attractor.verdict.words import markdown_escaped
 
 
 def on_console(verdicts: Verdicts) -> Group:
@@ -13,5 +14,5 @@ def on_console(verdicts: Verdicts) -> Group:
 
 
 def markdown(verdicts: Verdicts) -> str:
-    said = [f"- {escaped_for_markdown(sentence)}" for sentence in verdicts.sentences()]
+    said = [f"- {markdown_escaped(sentence)}" for sentence in verdicts.sentences()]
     return "\n".join([in_markdown(*verdicts.table(), n_texts=N_TEXTS), *said, ""])

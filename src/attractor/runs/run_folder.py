@@ -31,6 +31,7 @@ from typing import Any, Self
 from attractor.errors import DamageWarning, InputError, LeftOutWarning, WritingError
 from attractor.files import (
     flush_to_disk,
+    from_json,
     in_json,
     open_regular,
     plain,
@@ -65,6 +66,8 @@ SMALL = (CONFIG, ENVIRONMENT, "tokenizer.json", "tokenizer_settings.json", CODE)
 SEALED = (*SMALL, METRICS)  # and the summary of a finished run
 LENGTH = "metrics_bytes"  # in the seal of an unfinished run: how much of the metrics it covers
 SAMPLES = "samples.json"
+MEASURED = ("loss", "valid_loss", "lr", "grad_norm", "tokens_per_second")  # in a line of metrics, if it has them
+NUMBERS = frozenset({float, int, type(None)})  # null stands for what is not finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,12 +328,17 @@ class RunFolder:
     def record(self, number: int, line: bytes) -> dict[str, Any]:
         """Return the record in a line of the metrics."""
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
+            record = from_json(line)
+        except ValueError:
             record = None
-        if not isinstance(record, dict) or not {"step", "tokens"} <= record.keys():
+        if not isinstance(record, dict) or not _holds_numbers(record):
             raise InputError(f"line {number} of '{self._metrics}' is damaged; restore the file or run again elsewhere")
         return record
+
+
+def _holds_numbers(record: Mapping[str, Any]) -> bool:
+    counts = type(record.get("step")) is int and type(record.get("tokens")) is int
+    return counts and NUMBERS.issuperset(map(type, map(record.get, MEASURED)))
 
 
 def find_runs(root: str | Path) -> list[RunFolder]:

@@ -31,6 +31,7 @@ from attractor.runs.configuration import dotted_fields
 from attractor.runs.quantity import COMPUTED, LOSS_OF_VALIDATION, Number, Quantity
 from attractor.runs.run_folder import RunFolder
 from attractor.verdict.sequential_rows import SequentialRows
+from attractor.verdict.words import on_one_line
 
 POOL = "runs"
 STUDY_FILE = "study.json"
@@ -121,7 +122,7 @@ def _in_single_lines(stored: Any) -> Any:
     """Return stored texts without line breaks and control characters: a record may come from anybody, and a text that
     begins a new line could leave the comment or the table cell in which a report writes it."""
     if isinstance(stored, str):
-        return " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", stored).split())
+        return on_one_line(stored)
     if isinstance(stored, Mapping):
         return {name: _in_single_lines(value) for name, value in stored.items()}
     if isinstance(stored, list | tuple):

@@ -23,7 +23,7 @@ from attractor.files import write_text
 from attractor.files.code import error_in_executed_code
 from attractor.runs.lock import RunInUseError
 from attractor.runs.run_folder import RunFolder
-from attractor.train.checkpoint import list_checkpoints
+from attractor.train.checkpoint import WRITING, list_checkpoints
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
 from attractor.train.distributed import World
@@ -33,6 +33,7 @@ from attractor.train.process import begin, fresh_processes, save_and_end
 FAILURE = "failure.txt"
 NOTES = "notes.txt"
 POLL_SECONDS = 0.25
+STOP_SECONDS = 60.0  # in which a run that was asked to end begins to save: it ends itself after 20 (`interrupt.py`)
 STOPPED_BY = {128 + number: number for number in SIGNALS}  # exit codes of runs that saved when a signal asked them to
 IN_USE = 75  # the exit code of a run that another process carries out: nothing may be written into its folder
 
@@ -60,6 +61,10 @@ class Job:
     @property
     def has_checkpoint(self) -> bool:
         return bool(list_checkpoints(self.path / "checkpoints"))
+
+    @property
+    def is_saving(self) -> bool:
+        return any((self.path / "checkpoints").glob(f"{WRITING}*"))
 
     @property
     def standing(self) -> str:
@@ -228,6 +233,8 @@ class BatchProcess(Protocol):
 
     def terminate(self) -> None: ...
 
+    def kill(self) -> None: ...
+
     def join(self) -> None: ...
 
 
@@ -272,8 +279,16 @@ class ProcessPool(Pool):
         return ended
 
     def stop(self) -> list[Job]:
+        """Ask all processes to end, and kill those that neither save nor end in time, or all if Ctrl-C comes again."""
         for process in self.batches:
             process.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        while alive := {process: batch for process, batch in self.batches.items() if process.is_alive()}:
+            is_late = time.monotonic() > deadline
+            for process, batch in alive.items():
+                if StopRequest.insists or (is_late and not any(job.is_saving for job in batch)):
+                    process.kill()
+            time.sleep(POLL_SECONDS)
         for process in self.batches:
             process.join()
         ended = [job for job in self.running if job.finished]

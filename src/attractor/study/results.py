@@ -19,10 +19,12 @@ from attractor.attention.presets import PRESETS, presets_as_data
 from attractor.attention.stage import Stage
 from attractor.errors import InputError, RunStopped, not_installed, unknown
 from attractor.report.judged_study import JudgedStudy
-from attractor.report.run_figure import learning_curves, small_line
+from attractor.report.latex import in_latex
+from attractor.report.run_figure import curves_of_runs, learning_curves, small_line
 from attractor.report.study_figure import pictures
 from attractor.report.study_report import write_report
 from attractor.report.study_table import console_tables
+from attractor.runs.index import IndexedRun, indexed_runs
 from attractor.runs.quantity import Quantity
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import STUDY_FILE, StudyRecord, read_record, stored_loss_unit, study_runs
@@ -40,8 +42,8 @@ if TYPE_CHECKING:
 LARGER = 2  # scale of a drawn curve, relative to the small curves in tables
 
 
-def load(path: str | Path) -> "RunResult | StudyResult":
-    """Return the result of the run or study in a folder, or of a study's `record.json`."""
+def load(path: str | Path) -> "RunResult | StudyResult | RunsResult":
+    """Return the result of the run or study in a folder, of all runs below it, or of a study's `record.json`."""
     path = Path(path)
     if path.is_file():
         return StudyResult(read_record(path))
@@ -50,6 +52,8 @@ def load(path: str | Path) -> "RunResult | StudyResult":
         return StudyResult(StudyRecord.of_runs(design, paths), paths)
     if (path / "config.json").is_file():
         return RunResult(RunFolder.open(path))
+    if path.is_dir() and (runs := RunsResult(path)):
+        return runs
     holds = f"holds neither config.json nor {STUDY_FILE}" if path.is_dir() else "is no folder"
     raise InputError(f"path must be a run or a study, and '{path}' {holds}; give the folder that a command printed")
 
@@ -184,6 +188,21 @@ class RunResult:
 
         return finished_run(self.path, resolve_device(device), checkpoint).model.eval()
 
+    def generate(self, prompt: str = "", max_new_tokens: int = 200, *, temperature: float = 0.8, seed: int = 0) -> str:
+        """Return the prompt and its continuation by the best weights."""
+        from attractor.train.samples import continuation
+        from attractor.train.saved_tokenizer import tokenizer_of_run
+
+        tokenizer = tokenizer_of_run(self.folder)
+        return prompt + continuation(self.model(), tokenizer, prompt, max_new_tokens, temperature, seed)
+
+    def evaluate(self, part: str = "valid") -> dict[str, Any]:
+        """Return the loss, the accuracy and the other measures of the best weights on a validation set."""
+        from attractor.train.evaluate import validate
+
+        measured = validate(self.model(), self.config.build_task(), self.config, part)
+        return {"loss": measured.loss, "accuracy": measured.accuracy, **measured.measures}
+
     def plot(self) -> "Figure":
         """Draw the loss and the validation loss over tokens, and the learning rate."""
         return learning_curves(self._begun(), f"{self.config.label}, seed {self.config.seed}", self.loss_unit)
@@ -217,6 +236,51 @@ class RunResult:
         rows = [[name, value] for name, value in {**self._facts, "folder": str(self.path)}.items()]
         line = small_line([record.get("loss") for record in self.records], "training loss by step", LARGER)
         return str(_table_in_html([], rows) + line)
+
+
+class RunsResult(Sequence[RunResult]):
+    """All intact runs below a folder, in the order of their paths."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._runs = [run for run in indexed_runs(folder, presets_as_data()) if not run.problem]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __getitem__(self, place: Any) -> Any:
+        chosen = self._runs[place]
+        if isinstance(chosen, list):
+            return [self._run(run) for run in chosen]
+        return self._run(chosen)
+
+    def _run(self, run: IndexedRun) -> RunResult:
+        return RunResult(RunFolder.open(self.folder / run.key))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Of each run its key, configuration, state, steps and last loss, as `attractor runs list` has them."""
+        return [{"run": run.key, **run.fields} for run in self._runs]
+
+    @property
+    def table(self) -> "DataFrame":
+        """The rows as a pandas table, indexed by the folder of the run."""
+        return _data_frame(self.rows, "rows").set_index("run")
+
+    def best(self) -> RunResult:
+        """Return the run with the lowest validation loss."""
+        losses = {number: loss for number, run in enumerate(self) if (loss := run.best_loss) is not None}
+        if not losses:
+            raise InputError(f"a run must have been validated, and none in '{self.folder}' was; train one further")
+        best: RunResult = self[min(losses, key=lambda number: losses[number])]
+        return best
+
+    def plot(self, x: str = "tokens") -> "Figure":
+        """Draw the validation losses of all runs over `tokens`, `step` or `seconds`."""
+        return curves_of_runs({run.path.name: run.records for run in self}, x)
+
+    def __repr__(self) -> str:
+        return f"RunsResult('{self.folder}': {len(self)} runs)"
 
 
 class StudyResult:
@@ -257,6 +321,10 @@ class StudyResult:
             raise InputError("runs must be stored with the study, and a record has none; load the folder of the study")
         paths = [path for by_seed in self._paths.values() for path in by_seed.values()]
         return [RunResult(RunFolder.open(path)) for path in paths if (path / "config.json").is_file()]
+
+    def to_latex(self) -> str:
+        """Return the tables of the report for a paper."""
+        return in_latex(self.judged)
 
     def plot(self, name: str | None = None) -> "Figure":
         """Draw a figure of the report by its name, such as `curves` or `differences`; the default is the first one."""

@@ -18,12 +18,12 @@ A checkpoint is *good* if all numbers of its weights and its optimizer are finit
 The last good checkpoint is kept, however many others follow it. A run that diverged can be rolled back to it.
 """
 
-import json
+import os
 import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import fmean
@@ -34,12 +34,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
 
-from attractor.errors import InputError, WritingError
+from attractor.errors import InputError, RunStopped, WritingError
 from attractor.files import (
     FULL,
     flush_to_disk,
     follow_umask,
+    from_json,
     in_json,
+    remove,
     set_aside,
     write_json,
 )
@@ -114,7 +116,7 @@ def save_checkpoint(run: RunFolder, weights: dict[str, Tensor], tensors: dict[st
     with writing_errors(folder, state.step, temporary):
         restore_replaced(folder)
         for left_over in [path for start in HIDDEN for path in folder.glob(f"{start}*")]:  # of killed processes
-            shutil.rmtree(left_over)
+            remove(left_over)
         temporary.mkdir(parents=True)
         if not run.finished:
             run.seal()  # no power cut leaves a checkpoint without its metrics
@@ -211,7 +213,7 @@ def good_and_its_best(good: Path) -> set[Path]:
 def _named_by(checkpoint: Path, field: str) -> list[Path]:
     """Return the checkpoint whose step the state of this one names, if it names one."""
     try:
-        step = json.loads((checkpoint / "state.json").read_text()).get(field)
+        step = from_json((checkpoint / "state.json").read_bytes()).get(field)
     except (OSError, ValueError):  # it is missing or damaged
         return []
     return [] if step is None else [checkpoint_of(checkpoint.parent, step)]
@@ -220,10 +222,13 @@ def _named_by(checkpoint: Path, field: str) -> list[Path]:
 def superfluous(run: Path, keep: str, finished: bool) -> list[Path]:
     """Return the checkpoints of a run that can go if it keeps its `best` one, its `last` one, or `none`.
 
+    What lies behind a link is another's.
+
     If no best one was marked, the last one takes its place. An unfinished run always keeps its last one to resume from,
     and its last good one.
     """
-    checkpoints = list_checkpoints(run / "checkpoints")
+    is_link = (run / "checkpoints").is_symlink()
+    checkpoints = [] if is_link else [path for path in list_checkpoints(run / "checkpoints") if not path.is_symlink()]
     last = set(checkpoints[-1:])
     kept = {"best": {best_checkpoint(run / "checkpoints")} - {None} or last, "last": last, "none": set()}[keep]
     to_resume = () if finished else (*last, *(good for path in last for good in _named_by(path, "good_step")))
@@ -236,24 +241,25 @@ def replace_checkpoint(complete: Path, target: Path) -> None:
     A resumed run repeats steps, so there may be one.
     """
     replaced = target.with_name(f"{REPLACED}{target.name}")
-    if target.exists():
+    if os.path.lexists(target):
         target.rename(replaced)
     complete.rename(target)
     flush_to_disk(target.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    with suppress(OSError):
+        remove(replaced)
 
 
 def restore_replaced(folder: Path) -> None:
     """Give its name back to a checkpoint that was set aside for a new one, if the new one was never completed."""
     for path in folder.glob(f"{REPLACED}*"):
         target = folder / path.name.removeprefix(REPLACED)
-        if not target.exists():
+        if not os.path.lexists(target):
             path.rename(target)
 
 
 def remove_checkpoint(path: Path) -> None:
     """Rename a checkpoint to a hidden name, then remove it, so that a kill leaves no half of it."""
-    shutil.rmtree(path.rename(path.with_name(f"{REMOVING}{path.name}")))
+    remove(path.rename(path.with_name(f"{REMOVING}{path.name}")))
 
 
 def verify(path: Path) -> None:
@@ -279,7 +285,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     """Return a manifest of any format, and refuse even a changed byte that changes no value."""
     try:
         text = path.read_bytes().decode()
-        manifest = json.loads(text)
+        manifest = from_json(text)
         intact = seal_holds(manifest) and text == in_json(manifest)
     except (OSError, ValueError, AttributeError) as error:
         raise DamagedCheckpointError(f"'{path}' is missing or unreadable") from error
@@ -318,10 +324,26 @@ def newest_intact(folder: Path, warn: Callable[[str], None], set_damage_aside: b
     return None
 
 
+@contextmanager
+def foreign_refused(path: Path) -> Iterator[None]:
+    """Say in one line that a checkpoint has intact files which no run of this configuration has written."""
+    try:
+        yield
+    except (InputError, RunStopped, OSError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # the libraries that load it raise many classes
+        is_program = type(error).__name__ == "UnpicklingError"  # torch advises to execute it
+        reason = "it is a program, not tensors alone" if is_program else str(error).strip().partition("\n")[0]
+        raise InputError(
+            f"'{path}' must hold the state of its run, and cannot be loaded ({reason}); restore it from a copy"
+        ) from error
+
+
 def load_weights(path: Path, model: nn.Module) -> None:
     """Load the weights of a checkpoint into a model of the same configuration, and refuse a damaged checkpoint."""
     verify_or_refuse(path)
-    load_model(model, str(path / "model.safetensors"))
+    with foreign_refused(path):
+        load_model(model, str(path / "model.safetensors"))
 
 
 def verify_or_refuse(path: Path) -> None:
@@ -343,15 +365,18 @@ def read_checkpoint(
     path: Path, device: torch.device | str = "cpu"
 ) -> tuple[dict[str, Tensor], dict[str, Any], TrainState]:
     """Return the weights, the other tensors and the state of a verified checkpoint."""
-    weights = load_file(path / "model.safetensors", device=str(device))
-    tensors = torch.load(path / "optimizer.pt", map_location=device, weights_only=True)
-    return weights, tensors, state_of(path)
+    with foreign_refused(path):
+        weights = load_file(path / "model.safetensors", device=str(device))
+        tensors = torch.load(path / "optimizer.pt", map_location=device, weights_only=True)
+        return weights, tensors, state_of(path)
 
 
 def state_of(path: Path) -> TrainState:
     """Return the state of a verified checkpoint."""
-    stored = json.loads((path / "state.json").read_text())
+    stored = from_json((path / "state.json").read_bytes())
     known = {f.name for f in fields(TrainState)}
+    if type(stored["step"]) is not int or type(stored["tokens"]) is not int:
+        raise ValueError("step and tokens must be whole numbers")
     return TrainState(**({"recorded_step": None} | {key: value for key, value in stored.items() if key in known}))
 
 

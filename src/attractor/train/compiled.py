@@ -10,6 +10,7 @@ tunes the code for none in particular. The gradients of PsiQRH in bf16 became Na
 loop, and a step takes 9% longer (LOG.md, 2026-11-26).
 """
 
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -18,10 +19,12 @@ from typing import Any, Self
 import torch
 
 from attractor.errors import require
+from attractor.files import cache_folder, refuse_open_folder
 from attractor.kernels.precision import HALF_PRECISIONS
 from attractor.train.config import Runtime, TrainConfig
 
 Loss = Callable[..., Any]
+CACHE = "TORCHINDUCTOR_CACHE_DIR"  # environment variable of torch
 
 
 def refuse_cuda_graphs(config: TrainConfig, device: torch.device) -> None:
@@ -35,12 +38,23 @@ def compiler(config: TrainConfig, runtime: Runtime, padded: bool) -> Callable[[L
     """Return the function that compiles a loss, or returns it as it is without `compile`."""
     if not config.compile:
         return lambda loss: loss
+    own_cache()
     options: dict[str, Any] = {} if padded else {"dynamic": False}
     if runtime.cuda_graphs:
         options["mode"] = "reduce-overhead"  # excludes `options`, which matter on a CPU alone
     else:
         options |= vector_options(config.precision)
     return partial(torch.compile, **options)
+
+
+def own_cache() -> None:
+    """Let torch keep compiled code, which it executes, where nobody else can write: its own choice is a folder of /tmp
+    with a name that anybody can foresee."""
+    folder = cache_folder() / "compiled"
+    if CACHE not in os.environ:
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        refuse_open_folder(folder)
+        os.environ[CACHE] = str(folder)
 
 
 def vector_options(precision: str) -> dict[str, Any]:

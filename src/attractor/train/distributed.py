@@ -20,6 +20,7 @@ process is missing.
 
 import atexit
 import gc
+import math
 import os
 import secrets
 import sys
@@ -37,7 +38,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from attractor.errors import InputError, RankLostError, RunStopped
+from attractor.errors import InputError, RankLostError, RunStopped, require
 from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import Batch
@@ -50,10 +51,20 @@ TORCHRUN = "TORCHELASTIC_RUN_ID"  # environment variable that torchrun sets
 STORE = "ATTRACTOR_STORE"  # environment variable: the file over which the processes that attractor started meet
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 NCCL_SECONDS = 60.0  # by which torch's watchdog of NCCL, which ends processes at once, comes later than gloo's error
+SET_BY_TORCHRUN = "torchrun sets this environment variable; without torchrun, unset RANK and WORLD_SIZE"
 OPEN_RENDEZVOUS = (
     "torchrun's rendezvous listens on every network interface without a password, and whoever reaches it can execute "
     "code here: use it only in a private network (docs/many-gpus.md)"
 )
+
+
+def _number(name: str, default: int | None, least: int = 0, below: float = math.inf) -> int:
+    """Return a whole number of the environment."""
+    text = os.environ.get(name, "" if default is None else str(default))
+    fits = text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) < below
+    limit = "" if below == math.inf else f" and below {below}"
+    require(fits, name, f"a whole number of at least {least}{limit}", text, SET_BY_TORCHRUN)
+    return int(text)
 
 
 @dataclass(frozen=True)
@@ -69,9 +80,15 @@ class World:
     @classmethod
     def from_environment(cls) -> Self:
         """Return the world that torchrun or `ranks.py` describes in the environment."""
-        defaults = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
-        rank, size, local_rank, local_size = (int(os.environ.get(name, n)) for name, n in defaults.items())
-        return cls(rank, size, local_rank, local_size, os.environ.get(STORE))
+        size = _number("WORLD_SIZE", 1, least=1)
+        rank = _number("RANK", 0, below=size)
+        local_size = _number("LOCAL_WORLD_SIZE", 1, least=1, below=size + 1)
+        local_rank = _number("LOCAL_RANK", 0, below=local_size)
+        store = os.environ.get(STORE)
+        if size > 1 and store is None:
+            _number("MASTER_PORT", None, below=2**16)
+            require(bool(os.environ.get("MASTER_ADDR")), "MASTER_ADDR", "an address", "", SET_BY_TORCHRUN)
+        return cls(rank, size, local_rank, local_size, store)
 
     @property
     def is_first(self) -> bool:

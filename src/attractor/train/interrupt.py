@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing import parent_process
 from types import FrameType
@@ -25,6 +26,7 @@ from attractor.errors import RunInterrupted
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
 SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
 GRACE_SECONDS = 20.0  # torchrun and others kill a process 30 seconds after they asked it to stop
+SUCCESSION_SECONDS = 1.0
 URGENT = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -42,9 +44,11 @@ class StopRequest:
     ends_process: ClassVar[bool] = False  # whether this process ends as soon as a run was interrupted
     listening: ClassVar[list["StopRequest"]] = []  # requests whose `with` is entered, the innermost last
     was_made: ClassVar[bool] = False  # whether the latest request noted a signal
+    insists: ClassVar[bool] = False  # whether a person pressed Ctrl-C again, who did not want to wait
 
     def __init__(self, overdue: Callable[[], str] | None = None) -> None:
         self.signal_number: int | None = None
+        self._noted = 0.0
         self._deadline = Deadline(overdue)
 
     def __enter__(self) -> Self:
@@ -53,7 +57,7 @@ class StopRequest:
             self._before = {number: signal.signal(number, self._note) for number in SIGNALS if not _by_nohup(number)}
             self._deadline.__enter__()
             self.listening.append(self)
-            StopRequest.was_made = False
+            StopRequest.was_made = StopRequest.insists = False
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -69,8 +73,11 @@ class StopRequest:
         self._deadline.met()
 
     def note(self, number: int) -> None:
-        """Note a signal, unless there was one before."""
-        self.signal_number = self.signal_number or number
+        """Note a signal, unless there was one before. Signals in quick succession count as one."""
+        if self.signal_number is None:
+            self.signal_number, self._noted = number, time.monotonic()
+        elif number == signal.SIGINT and time.monotonic() - self._noted > SUCCESSION_SECONDS:
+            StopRequest.insists = True
         StopRequest.was_made = True
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -208,8 +208,9 @@ class Checkpoints:
             self.save()  # the start, to which a run that diverges early can go back
 
     def _load(self, path: Path) -> None:
-        tensors, self.trainer.state = checkpoint.load_checkpoint(path, self.trainer.model, self.trainer.device)
-        self.trainer.load_tensors(tensors)
+        with checkpoint.foreign_refused(path):
+            tensors, self.trainer.state = checkpoint.load_checkpoint(path, self.trainer.model, self.trainer.device)
+            self.trainer.load_tensors(tensors)
         self.telemetry.probe, self.telemetry.stored_probe = None, tensors.get("probe", {})
         self.saved_step = None
 

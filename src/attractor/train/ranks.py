@@ -8,12 +8,15 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from attractor.files import MACHINE, is_running, remove
 from attractor.train.distributed import STORE
 from attractor.train.process import fresh_processes
 
+PREFIX = "attractor-ranks-"
 GRACE_SECONDS = 30.0  # as torchrun: gloo tells the other ranks at once that one is gone, NCCL may leave them waiting
 
 
@@ -25,7 +28,9 @@ class Ranks:
     """
 
     def __init__(self, size: int, act: Callable[..., Any], *arguments: Any) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix="attractor-ranks-")  # mkdtemp makes it with mode 0700
+        remove_left_folders()
+        prefix = f"{PREFIX}{MACHINE}-{os.getpid()}-"
+        self.folder = tempfile.TemporaryDirectory(prefix=prefix)  # mkdtemp makes it with mode 0700
         store = str(Path(self.folder.name) / "store")
         context = fresh_processes()
         self.processes = [
@@ -46,8 +51,7 @@ class Ranks:
             # A signal (a negative code) comes first: ranks that miss the one that was killed fail with an error.
             self.first_failure, self.deadline = min(failures), time.monotonic() + GRACE_SECONDS
         if self.deadline is not None and time.monotonic() > self.deadline:
-            for process in alive:
-                process.kill()
+            self.kill()
         return bool(alive)
 
     @property
@@ -59,10 +63,23 @@ class Ranks:
         for process in self.processes:
             process.terminate()
 
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+
     def join(self) -> None:
         while self.is_alive():
             time.sleep(0.05)
         self.folder.cleanup()
+
+
+def remove_left_folders() -> None:
+    """Remove the folders that killed processes of this machine left, in which their ranks met."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}{MACHINE}-*"):
+        process = folder.name.removeprefix(f"{PREFIX}{MACHINE}-").partition("-")[0]
+        if process.isdecimal() and not is_running(int(process)):
+            with suppress(OSError):  # it belongs to another user
+                remove(folder)
 
 
 def _be_rank(rank: int, size: int, store: str, act: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

@@ -64,7 +64,8 @@ def load_start(run: Path, model: nn.Module) -> Path:
     A readout of another shape keeps its initial weights.
     """
     path = chosen_checkpoint(run)
-    stored = load_file(path / "model.safetensors")
+    with checkpoint.foreign_refused(path):
+        stored = load_file(path / "model.safetensors")
     wanted = model.state_dict()  # whose tensors are the model's own
     for name in sorted(stored.keys() | wanted.keys()):
         there, here = (tuple(part[name].shape) if name in part else "absent" for part in (stored, wanted))

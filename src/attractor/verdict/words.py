@@ -73,6 +73,11 @@ def html_class(words: str) -> str:
     return re.sub(r"\W+", "-", words)
 
 
+def markdown_escaped(text: str) -> str:
+    """Return a text on one line that neither ends its cell nor becomes emphasis, a tag, a link, code or a formula."""
+    return re.sub(r"([\\`*|$]|(?<=\])[(\[])", r"\\\1", on_one_line(text)).replace("<", "&lt;")
+
+
 def latex_escaped(text: str) -> str:
     return "".join(LATEX_ESCAPES.get(sign, sign) for sign in text)
 
@@ -116,7 +121,10 @@ def _latex_line(texts: Sequence[str]) -> str:
 
 def on_one_line(text: object) -> str:
     """Return a text in printable characters: no line breaks, nothing that a terminal obeys."""
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in str(text)).split())
+    text = str(text)
+    if not text.isprintable():
+        text = "".join(sign if sign.isprintable() else " " for sign in text)
+    return " ".join(text.split())
 
 
 def signed(interval: Interval, unit: str = "", named: bool = True) -> str:

@@ -11,6 +11,7 @@ CoupledQK, section 2.1: Gahtan and Bronstein, Coupled Query-Key Dynamics for Att
 """
 
 import math
+import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
 
@@ -59,6 +60,7 @@ class CoupledDynamics(NormalisingCoupling):
         self.force = FORCES[config.force](layout.free)
         self.tau = nn.Parameter(torch.empty(layout.n_queries))
         self.gate = nn.Parameter(torch.empty(layout.n_queries)) if config.zero_start else None
+        self._gate_seen = False
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -93,10 +95,24 @@ class CoupledDynamics(NormalisingCoupling):
         dt = self.step_sizes(wide)
         qn, kn = couple(self.config.program, q, k, dt, self.force) if self._fused(q, k) else self._plain(q, k, dt)
         if self.gate is not None:
+            self._warn_of_frozen_gate(q)
             opening = self.gate.to(wide).tanh().view(-1, 1, 1)
             by_key = opening.view(self.n_kv_heads, -1, 1, 1).mean(1)
             qn, kn = q + opening * (qn - q), k + by_key * (kn - k)  # (3)
         return qn, kn
+
+    def _warn_of_frozen_gate(self, q: Tensor) -> None:
+        """Warn once where something is trained, but the gates are closed and frozen, as adapters (LoRA) leave them."""
+        gate, trained = self.gate, self.training and q.requires_grad
+        if gate is None or gate.requires_grad or not trained or self._gate_seen or torch.compiler.is_compiling():
+            return
+        self._gate_seen = True
+        if not gate.any():
+            warnings.warn(
+                "the gates of a coupling are 0 and frozen, so the coupling stays without effect: with PEFT, set "
+                "modules_to_save=['attractor'] after replace_attention, or else requires_grad_() of every '*.gate'",
+                stacklevel=2,
+            )
 
     def couple_and_normalise(self, q: Tensor, k: Tensor, norm_and_position: NormAndPosition) -> tuple[Tensor, Tensor]:
         if self.gate is None and norm_and_position.by_head(q.shape[-1]) and self._fused(q, k):

@@ -29,6 +29,7 @@ from attractor.evaluate.causal import Causal
 from attractor.evaluate.texts.continuation import continuation
 from attractor.evaluate.texts.likelihood import Likelihood, Span, likelihoods
 from attractor.evaluate.texts.windows import window_of
+from attractor.hf.tokenizers import TEMPLATE_BYTES, TEMPLATE_SECONDS, limited
 
 DEFAULT_LENGTH = 2048  # tokens, for a model without a maximum length
 NEW_TOKENS = 256  # for a task that does not say how many, or half of the length of a shorter model
@@ -95,10 +96,11 @@ class AttractorLM(TemplateLM):
             add_generation_prompt=add_generation_prompt,
             continue_final_message=not add_generation_prompt,
         )
-        try:
-            return str(render(chat_history))
-        except TemplateError:  # as lm-eval's own adapter does for a template without system messages
-            return str(render([message for message in chat_history if message["role"] != "system"]))
+        with limited(TEMPLATE_SECONDS, TEMPLATE_BYTES):
+            try:
+                return str(render(chat_history))
+            except TemplateError:  # as lm-eval's own adapter does for a template without system messages
+                return str(render([message for message in chat_history if message["role"] != "system"]))
 
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **_: Any

@@ -1,14 +1,17 @@
 """Kill a study again and again, and compare its end with that of an undisturbed study.
 
-`python tests/stress/kill_study.py [n_kills] [seed]`; `make stress` does this with 40 kills.
+`python tests/stress/kills.py [n_kills] [seed]`; `make stress` does this with 60 kills.
 
-The study is a real one through the command line. Two runs train at once and save a checkpoint every few steps. The seed
-determines when a kill comes, and whether it hits the launcher, a run or all of them. A run that is finished at a kill
-must not change any more. In the end every run must equal that of an undisturbed study in weights, optimizer, random
-state and every record. A study that is finished before the last kill makes room for a new one. The processes that are
-killed are forked from one that has imported torch; those of the undisturbed study are fresh.
+The study is a real one through the command line. Two runs train at once and save a checkpoint after every step, so that
+kills hit every part of a step and of the writing of a checkpoint. The seed determines when a kill comes, and whether it
+hits the launcher, a run or all of them. A run that is finished at a kill must not change any more. In the end every run
+must equal that of an undisturbed study in weights, optimizer, random state and every record. A study that is finished
+before the last kill makes room for a new one. The processes that are killed are forked from one that has imported
+torch; those of the undisturbed study are fresh.
 """
 
+import hashlib
+import json
 import os
 import random
 import signal
@@ -24,17 +27,29 @@ from attractor.runs.lock import HOLD
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import POOL, StudyRecord
 from stress.commands import PATIENCE, forked, import_all, typed
-from stress.kill_resume import outcome
 
 STUDY = """
 from attractor.study import Scale, Study, axis
 from attractor.train.config import TrainConfig
 
 BASE = TrainConfig().replace(corpus="squares.txt", d_model=16, n_heads=2, n_layers=1, d_ff=16, n_steps={n_steps},
-    warmup_steps=1, batch_size=2, seq_len=16, eval_every=20, eval_batches=4)
+    warmup_steps=1, batch_size=2, dropout=0.1, seq_len=16, eval_every=20, eval_batches=4)
 STUDY = Study(title="Killed", question="What is left?", source="no table", rows=axis("attention", "standard", "gated"),
     baseline="standard", control=False, scales={{"smoke": Scale(BASE, seeds=(0, 1, 2))}})
 """
+MODEL = ("--d-model=16", "--n-heads=2", "--n-layers=2", "--d-ff=32", "--seq-len=16", "--batch-size=4", "--dropout=0.1")
+OFTEN = (
+    "--save-every=1",
+    "--log-every=1",
+    "--eval-every=20",
+    "--eval-batches=2",
+    "--telemetry-every=10",
+    "--threads=1",
+    "--device=cpu",
+)
+MEASURED = ("tokens_per_second",)
+
+
 VICTIMS = ("the launcher", "one of its runs", "all of them")
 RUN_NAME = "killed-smoke"
 COMMAND = (
@@ -45,9 +60,40 @@ COMMAND = (
     "--launcher=local",
     "--workers=2",
     "--threads=1",
-    "--save-every=5",
+    "--save-every=1",
 )
 PIPES: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+
+
+def command_of(folder: Path, n_steps: int) -> list[str]:
+    corpus = folder.parent / "corpus.txt"
+    corpus.write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))
+    options = [f"--out={folder}", f"--n-steps={n_steps}", f"--corpus={corpus}", "--attention=coupled-euler"]
+    return ["train", *MODEL, *OFTEN, *options]
+
+
+def start_run(folder: Path, n_steps: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "from attractor.cli import main; main()", *command_of(folder, n_steps)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def newest_step(folder: Path) -> int:
+    names = [path.name for path in (folder / "checkpoints").glob("step-*")]
+    return max((int(name.removeprefix("step-")) for name in names), default=0)
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    last = folder / "checkpoints" / f"step-{newest_step(folder):08d}"
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    records = [{key: value for key, value in line.items() if key not in MEASURED} for line in lines]
+    steps = [line["step"] for line in lines if "loss" in line]
+    assert steps == sorted(set(steps)), "a step stands twice in the metrics"
+    return {
+        "weights": hashlib.sha256((last / "model.safetensors").read_bytes()).hexdigest(),
+        "optimizer and random state": hashlib.sha256((last / "optimizer.pt").read_bytes()).hexdigest(),
+        "steps": len(steps),
+        "metrics": hashlib.sha256(json.dumps(records).encode()).hexdigest(),
+    }
 
 
 def prepare(folder: Path, n_steps: int) -> None:
@@ -173,4 +219,4 @@ def finish(process: subprocess.Popen[bytes]) -> None:
 if __name__ == "__main__":
     given = [int(word) for word in sys.argv[1:]]
     with tempfile.TemporaryDirectory() as made:
-        kill_and_compare(Path(made), *(given + [40, 0][len(given) :]), n_steps=200)
+        kill_and_compare(Path(made), *(given + [60, 0][len(given) :]), n_steps=200)
