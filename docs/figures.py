@@ -132,6 +132,45 @@ def coupling() -> "Figure":
     return figure
 
 
+def lead() -> "Figure":
+    """How far coupled attention is ahead of standard attention during training: in nats a byte, and in steps."""
+    figure, (in_loss, in_steps) = side_by_side(2, 3.3, WIDTH)
+    kinds = {
+        "encyclopedic": ("coupling-ablation", ""),
+        "encyclopedic, rotary": ("positions", "rope"),
+        "scientific": ("corpus-sensitivity", "scientific"),
+        "heterogeneous": ("corpus-sensitivity", "heterogeneous"),
+    }
+    for (label, (study, column)), color in zip(kinds.items(), PALETTE, strict=False):
+        record = read_record(stored(study, "desk"))
+        ours, theirs = (record.cell(row, column).outcomes for row in ("coupled-hamiltonian", "standard"))
+        of, against = ({run.seed: dict(run.curve) for run in runs} for runs in (ours, theirs))  # in nats a byte
+        points = sorted(set.intersection(*(set(curve) for curve in (*of.values(), *against.values()))))
+        leads = [
+            paired_difference(*({seed: curve[at] for seed, curve in rows.items()} for rows in (against, of)))
+            for at in points
+        ]
+        x, middle = [at / 1e6 for at in points], [found.mean for found in leads]
+        band = [found.low for found in leads], [found.high for found in leads]
+        in_loss.plot(x, middle, color=color, linewidth=1.4, label=f"{label} ({leads[0].n})")
+        in_loss.fill_between(x, *band, color=color, alpha=0.15, linewidth=0)
+        config = record.cell("standard", column).config
+        steps = [at / (config["batch_size"] * config["seq_len"]) for at in points]
+        falls = torch.gradient(
+            torch.tensor([fmean(curve[at] for curve in against.values()) for at in points]),
+            spacing=(torch.tensor(steps),),
+        )[0]
+        gained = [gain / -fall for gain, fall in zip(middle, falls.tolist(), strict=True)]
+        n_early = sum(at <= points[-1] / 2 for at in points)  # later the rate falls, and with it what a step gains
+        in_steps.plot(x[:n_early], gained[:n_early], color=color, linewidth=1.4)
+    for axes in (in_loss, in_steps):
+        axes.axhline(0, color=INK, linewidth=0.8)
+    titled(in_loss, "lead", "million bytes", "nats a byte")
+    titled(in_steps, "lead in steps, first half", "million bytes", "steps of 1,000")
+    keyed(in_loss, loc="upper right")
+    return figure
+
+
 # --- differential ---------------------------------------------------------------------------------------------------
 
 

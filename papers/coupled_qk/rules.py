@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from attractor.claims.comparisons import Obstacle, Pair, compare, instrument, learning_rate, values
-from attractor.claims.rules import LEVEL, SHARE, Differs, Reported, cannot_tell, direction, in_unit, seeds_in_words
+from attractor.claims.rules import LEVEL, SHARE, Conditional, Differs, Reported, direction, in_unit, seeds_in_words
 from attractor.claims.verdicts import P_VALUE, Rule, Statement, Status, figure
 from attractor.runs.quantity import LOSS, Quantity, entropy
 from attractor.runs.study_record import StudyRecord
@@ -97,35 +97,27 @@ class Steadier(Rule):
 
 
 @dataclass(frozen=True)
-class AtOneRate(Rule):
+class AtOneRate(Conditional):
     """Judge by `rule` where all rows were trained at one learning rate; the verdict elsewhere is unclear."""
 
-    rule: Rule
     rows: tuple[str, ...]
 
     @property
-    def words(self) -> str:
-        return f"{self.rule.words}; cannot tell unless {' and '.join(self.rows)} were trained at one learning rate"
+    def condition(self) -> str:
+        return f"cannot tell unless {' and '.join(self.rows)} were trained at one learning rate"
 
-    def parts(self, record: StudyRecord) -> list[Statement]:
+    def obstacle(self, record: StudyRecord) -> str | None:
         by_column = (
             {rate for row in self.rows if (rate := learning_rate(record, row, column)) is not None}
             for column in record.design.columns
         )
         rates = next((known for known in by_column if len(known) > 1), None)
         if rates is None:
-            return self.rule.parts(record)
-        why = (
-            f"the learning rates are {' and '.join(f'{rate:g}' for rate in sorted(rates))}, and the rate alone changes "
-            "how a model attends; runs at one rate would decide"
+            return None
+        return (
+            f"cannot tell: the learning rates are {' and '.join(f'{rate:g}' for rate in sorted(rates))}, and the rate "
+            "alone changes how a model attends; runs at one rate would decide"
         )
-        # What is unclear for another reason keeps it, but more seeds at two rates would not help.
-        return [
-            cannot_tell(part, why)
-            if part.status in ("holds", "fails")
-            else replace(part, to_show=None, to_exclude=None)
-            for part in self.rule.parts(record)
-        ]
 
 
 @dataclass(frozen=True)

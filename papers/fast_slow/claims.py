@@ -29,6 +29,7 @@ OPENED = "single pass"  # the row of the window's study whose gate has the highe
 OPEN = 0.1  # of |tanh gamma|: ten times what the paper saw, and above the 0.065 of a steady gradient at its rate
 BEHIND = TWO_TIMESCALES["frozen"][0] - TWO_TIMESCALES["dense-minimind"][0]  # the largest difference that it discusses
 MATTERS, CLOSE = SHARE * BEHIND, (1 + SHARE) * BEHIND
+NEUTRAL = TWO_TIMESCALES["frozen"][0] - TWO_TIMESCALES["coupled"][0]  # which it calls no difference
 RECALLED = SHARE * math.log(16)  # nats an answer: a quarter of what the slow path can carry in the window's study
 CONVERGED = 0.01  # |F(z) - z| / |z| of a solver that has found its equilibrium
 CHANGES = 0.01  # of |logits|: a constraint whose removal changes less has nothing to be neutral about
@@ -101,13 +102,13 @@ CLAIMS = (
     ),
     Claim(
         "F5",
-        f"coupling is neutral at 500k tokens, the gate stays closed {JUDGED_THERE}",
-        "2.231 vs 2.238 nats, abs(tanh gamma) < .01",
-        BEYOND_WINDOW,
+        "coupling is neutral at 500k tokens, the gate stays closed",
+        "2.231 vs 2.238 nats, abs(tanh gamma) < .01, at a rate of 1e-4 for the gate",
+        "fast-slow-gate",
         all_of(
-            neutral(("gate 1e-3", "windowed")),
-            Stays(("gate 1e-3",), ("",), 0.01, GATE),
-            Reported((helps(OPENED, "windowed"), helps("dense", "windowed")), LOSS_OF_VALIDATION),
+            Equivalent((Pair("gate 1e-4", "frozen", 0.0, NEUTRAL),)),
+            Stays(("gate 1e-4",), ("",), 0.01, GATE),
+            Reported((Pair("gate 1e-3", "frozen", 0.0, NEUTRAL),)),
         ),
     ),
     Claim(
@@ -172,7 +173,11 @@ CLAIMS = (
         "a learned-decay slow path collapses to a memory of about 2 tokens",
         "stated",
         "fast-slow-decay",
-        Stays(("decay without pooling", "decay without pooling from 16"), ("",), (1 + SHARE) * 2, SHORTEST_MEMORY),
+        all_of(
+            Stays(("decay without pooling from 16",), ("",), (1 + SHARE) * 2, SHORTEST_MEMORY, near=2 * 2),
+            # From the 256 tokens of the other row the way is so long that the rate of the decay decides.
+            Reported((Pair("decay without pooling", "decay without pooling from 16", -1.0, 0.0),), SHORTEST_MEMORY),
+        ),
     ),
     Claim(
         "F11",
@@ -180,8 +185,8 @@ CLAIMS = (
         "open",
         BEYOND_WINDOW,
         all_of(
-            Differs((helps("projector", "windowed"),), LOSS_OF_VALIDATION, WITHOUT_TEXT),
-            Reported((helps("projector", OPENED), helps(OPENED, "windowed")), LOSS_OF_VALIDATION),
+            Differs((helps("projector", OPENED),), LOSS_OF_VALIDATION, WITHOUT_TEXT),
+            Reported((helps("projector", "windowed"), helps(OPENED, "windowed")), LOSS_OF_VALIDATION),
         ),
     ),
     Claim(
@@ -197,6 +202,17 @@ CLAIMS = (
                 tuple(helps(row, "windowed") for row in ("gate 1e-4", "gate 1e-3", "gate 1e-2", OPENED)),
                 LOSS_OF_VALIDATION,
             ),
+        ),
+    ),
+    Claim(
+        "F13",
+        f"(ours) coupling is neutral and the gate stays closed also where the fast path needs it {JUDGED_THERE}",
+        "not measured there",
+        BEYOND_WINDOW,
+        all_of(
+            neutral(("gate 1e-3", "windowed")),
+            Stays(("gate 1e-3",), ("",), 0.01, GATE),
+            Reported((helps(OPENED, "windowed"), helps("dense", "windowed")), LOSS_OF_VALIDATION),
         ),
     ),
 )

@@ -2,8 +2,6 @@
 
 OfTheBest    is Stays for the row that is best by another quantity, and holds only where good rows are shown to
              lie lower than bad ones (Welch's test over rows); says nothing where no row is good, or none is bad
-Sensitive    judges by another rule where a second quantity shows that the setting can tell rows apart; elsewhere
-             the verdict is unclear ("cannot tell")
 WhereActing  judges by another rule at one of several weights of a penalty: of those at which the penalty could
              have acted, the one that is best by another quantity; "cannot tell" where it could act at none
 Shown        is a quantity of a row that stands beside a verdict and has no influence on it
@@ -15,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from attractor.claims.comparisons import Obstacle, values
-from attractor.claims.rules import LEVEL, Stays, cannot_tell, in_unit
+from attractor.claims.rules import LEVEL, Conditional, Stays, in_unit
 from attractor.claims.verdicts import P_VALUE, Rule, Statement, figure
 from attractor.runs.quantity import Quantity
 from attractor.runs.study_record import StudyRecord
@@ -95,40 +93,7 @@ class OfTheBest(Rule):
 
 
 @dataclass(frozen=True)
-class Sensitive(Rule):
-    """Judge by `rule` where the mean of `quantity` of each row lies within limits; the verdict elsewhere is unclear."""
-
-    rule: Rule
-    rows: tuple[str, ...]
-    quantity: Quantity
-    why: str  # the reason why nothing can be told outside the limits
-    least: float = -math.inf
-    most: float = math.inf
-
-    @property
-    def words(self) -> str:
-        limits = (("at least", self.least), ("at most", self.most))
-        limit = " and ".join(f"{name} {value:g}" for name, value in limits if math.isfinite(value))
-        return f"{self.rule.words}; cannot tell unless {self.quantity.name} of {', '.join(self.rows)} is {limit}"
-
-    def parts(self, record: StudyRecord) -> list[Statement]:
-        parts = self.rule.parts(record)
-        obstacle = self._obstacle(record)
-        return parts if obstacle is None else [cannot_tell(part, obstacle) for part in parts]
-
-    def _obstacle(self, record: StudyRecord) -> str | None:
-        for row in self.rows:
-            numbers = values(record, self.quantity, row, "")
-            if isinstance(numbers, Obstacle):
-                return f"these runs did not record {self.quantity.name} of {row}; new runs do"
-            mean = fmean(numbers.values())
-            if not self.least <= mean <= self.most:
-                return f"{self.quantity.name} of {row} is {mean:.3g}, and {self.why}"
-        return None
-
-
-@dataclass(frozen=True)
-class WhereActing(Rule):
+class WhereActing(Conditional):
     """Judge by `rule` at one weight of a penalty. `rows` have it at several weights; `rule` names the first of them.
 
     The penalty could have acted at a weight where the mean of `effort` is at least `least`. Of these weights the one
@@ -139,12 +104,11 @@ class WhereActing(Rule):
     effort: Quantity
     least: float
     best_by: Quantity
-    rule: Rule
 
     @property
-    def words(self) -> str:
+    def condition(self) -> str:
         return (
-            f"{self.rule.words}; at the weight with the best {self.best_by.name} of those with {self.effort.name} at "
+            f"at the weight with the best {self.best_by.name} of those with {self.effort.name} at "
             f"least {self.least:g}, among {', '.join(self.rows)}; cannot tell where there is none"
         )
 
@@ -162,14 +126,18 @@ class WhereActing(Rule):
             parts = self.rule.parts(replace(record, design=replace(record.design, rows=rows), cells=cells))
             which = "" if chosen == self.rows[0] else f" (as {chosen})"
             return [replace(part, statement=part.statement + which) for part in parts]
-        obstacle = f"these runs did not record {self.effort.name} of {self.rows[0]}; new runs do"
-        if efforts:
-            largest = max(efforts, key=lambda row: efforts[row])
-            obstacle = (
-                f"{self.effort.name} of {largest} is {efforts[largest]:.2g}, below {self.least:g}, so the penalty "
-                "could not have acted; a larger weight would decide"
-            )
-        return [cannot_tell(part, obstacle) for part in self.rule.parts(record)]
+        return super().parts(record)
+
+    def obstacle(self, record: StudyRecord) -> str:
+        numbers = {row: values(record, self.effort, row, "") for row in self.rows}
+        efforts = {row: fmean(x.values()) for row, x in numbers.items() if not isinstance(x, Obstacle)}
+        if not efforts:
+            return f"cannot tell: these runs did not record {self.effort.name} of {self.rows[0]}; new runs do"
+        largest = max(efforts, key=lambda row: efforts[row])
+        return (
+            f"cannot tell: {self.effort.name} of {largest} is {efforts[largest]:.2g}, below {self.least:g}, so the "
+            "penalty could not have acted; a larger weight would decide"
+        )
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,16 @@ steps are smaller than others'. They also start far from the spectral norm of 1 
 that penalty is tried under RMSNorm at other scales, too, where they start near that norm. Oscillators have four
 channels each, or a single oscillator has all of them ("one sphere"); the paper has 512 channels. A single one has 2.3M
 parameters at desk, ten times those of the row "AKOrN", and is left to larger machines. On 9 x 9 boards oscillators are
-as AKOrN's authors have them, and E-multi has orthogonal values, as the paper parametrises it.
+as AKOrN's authors have them, and E-multi has orthogonal values and outputs, as the paper parametrises it.
 
-Penalties have the published weight (1e-6 for spectral, 1e-4 for energies) and larger ones. A penalty that cannot move a
-weight by a tenth during training cannot act (the probes `penalty` and `trained-penalty`). On laptop boards, at the
-published weights, a penalty's gradient at the first step is 5e-6 to 1e-2 of the loss's on the same weights, but for
-E-single, whose gradient is half of it. The sum of all learning rates is about 0.8. On desk boards a penalty's gradient
-is 7e-6 to 4e-3 of the loss's at the first step. At the weights of an ItrSA and an AKOrN that were trained there without
-a penalty it is 1e-2 and 2e-2 (spectral) and 3e-2 (E-multi). The sum of learning rates is 8 (ItrSA) and 16 (AKOrN), so
-weights a hundred times larger act there.
+Penalties have the published weight (1e-4 for spectral, 1e-5 on AKOrN; 1e-6 for E-single, 1e-4 for E-multi) and larger
+ones. Stored runs of laptop have 1e-6 (spectral) and 1e-4 (energies), which were once taken for the published ones. A
+penalty that cannot move a weight by a tenth during training cannot act (the probes `penalty` and `trained-penalty`). On
+laptop boards, at these weights, a penalty's gradient at the first step is 5e-6 to 1e-2 of the loss's on the same
+weights, but for E-single, whose gradient is half of it. The sum of all learning rates is about 0.8. On desk boards a
+penalty's gradient is 7e-6 to 4e-3 of the loss's at the first step. At the weights of an ItrSA and an AKOrN that were
+trained there without a penalty it is 1e-2 and 2e-2 (spectral) and 3e-2 (E-multi). The sum of learning rates is 8
+(ItrSA) and 16 (AKOrN), so weights a hundred times larger act there.
 """
 
 from dataclasses import replace

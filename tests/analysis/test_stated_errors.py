@@ -51,3 +51,24 @@ def test_a_leading_direction_that_the_start_misses_is_stated_as_possible() -> No
         assert float(extremes.largest) * (1 + float(extremes.error)) >= 1.2
         if max_iterations == 5:
             assert extremes.largest < 1.01
+
+
+def test_the_stated_error_counts_all_that_is_dropped_between_invariant_spaces() -> None:
+    """Criterion: of a matrix of fp32 with singular values 1 and one of 1 + 2e-5, whose Krylov spaces all end at once,
+    the largest one lies within the stated error of the one that was found."""
+    n = 100
+    for seed in range(30):
+        generator = torch.Generator().manual_seed(seed)
+        left, right = (torch.linalg.qr(torch.randn(n, n, generator=generator).double())[0] for _ in range(2))
+        values = torch.ones(n, dtype=torch.float64)
+        values[0] += 2e-5
+        matrix = ((left * values) @ right.mT).float()
+
+        def start(k: int, seed: int = seed) -> torch.Tensor:
+            return torch.randn(1, n, 1, generator=torch.Generator().manual_seed(1000 * seed + k))
+
+        found = lanczos.largest_singular_value(
+            lambda v, matrix=matrix: matrix @ v, lambda u, matrix=matrix: matrix.mT @ u, start, 1e-7, n
+        )
+        largest = torch.linalg.matrix_norm(matrix.double(), 2)
+        assert float(found.norm) * (1 + float(found.error)) >= float(largest), seed

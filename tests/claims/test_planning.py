@@ -7,16 +7,26 @@ import numpy as np
 import pytest
 
 from attractor.claims.comparisons import Pair
-from attractor.claims.planning import can_decide, chances, comparisons_of, of_losses, seeds_to_decide, spreads_of
+from attractor.claims.planning import (
+    can_decide,
+    chances,
+    comparisons_of,
+    of_losses,
+    seeds_to_decide,
+    spreads_of,
+    what_it_can_decide,
+)
 from attractor.claims.rules import Differs, Equivalent, Stays
 from attractor.claims.verdicts import AllOf
 from attractor.runs.quantity import INSTABILITIES, LOSS, MEAN_LOSS
 from five_papers import CLAIMS
-from invented_records import OWN, record
+from invented_records import OWN, losses, record
+from papers.coupled_qk.claims import SMALL
 from papers.published import BYTES_PER_TOKEN
 
 RULES = {claim.id: rule for claim in CLAIMS if claim.rule is not None and (rule := of_losses(claim.rule)) is not None}
-PUBLISHED = ("C1", "C2", "C4", "C5", "C6", "C8", "C11", "C16", "C18")  # claims about losses with a published effect
+RULES_AS_STATED = {claim.id: claim.rule for claim in CLAIMS if claim.rule is not None}
+PUBLISHED = ("C1", "C2", "C4", "C5", "C6", "C11", "C16", "C18")  # claims about losses with a published effect
 OWN_SD = 0.003 / 2**0.5  # of a row, for pairs that differ by .003 nats/byte
 
 
@@ -74,6 +84,24 @@ def test_parts_of_a_rule_that_are_not_about_losses_are_left_out() -> None:
     assert of_losses(replace(lead, quantity=INSTABILITIES)) is None
     equal = Equivalent((Pair("a", "b", 0.0, 0.02),), premises=(lead, Stays(("a",), ("",), 0.0, INSTABILITIES)))
     assert of_losses(equal) == replace(equal, premises=(lead,))
+
+
+def test_a_plan_outside_the_regime_says_that_no_number_of_seeds_decides() -> None:
+    """Criterion: stored runs of the scale tell the tokens a parameter; a scale in the regime is planned."""
+    rule = RULES_AS_STATED["C1"]
+    for tokens, says in ((1e5, "CANNOT DECIDE with any number of seeds"), (1e8, "of simulated studies")):
+        rows = {row: [{"valid_loss": x, "tokens": tokens} for x in losses(1.7, 8, k)] for k, row in enumerate(SMALL)}
+        stored = record(rows)
+        found = what_it_can_decide(rule, stored.design, [stored])
+        assert says in found
+        assert ("regime not reached" in found) == (tokens == 1e5)
+
+
+def test_all_seeds_of_a_pair_of_rows_tell_about_its_noise() -> None:
+    """Criterion: a third row with few seeds does not take the seeds of the others away."""
+    rows = {"a": losses(1.7, 10, 1.0), "b": losses(1.6, 10, -1.0), "c": losses(1.5, 2)}
+    rule = Differs((Pair("a", "b", -0.1, 0.02), Pair("a", "c", -0.1, 0.02)))
+    assert set(spreads_of(rule, record(rows))) == {("a", ""), ("b", "")}
 
 
 def test_the_noise_of_a_row_is_estimated_without_the_noise_that_seeds_share() -> None:

@@ -22,8 +22,10 @@ from attractor.claims.ledger import (
     read_rule_dates,
     renewed_rule_dates,
 )
-from attractor.claims.rules import Contrast, Costs, Differs, InRegime, Reaches, Stays
+from attractor.claims.rules import Conditional, Contrast, Costs, Differs, Equivalent, InRegime, Reaches, Stays
+from attractor.claims.verdicts import all_of
 from attractor.errors import InputError, LeftOutWarning
+from attractor.runs.quantity import TOKENS_PER_PARAMETER, Quantity
 from attractor.runs.study_record import StudyRecord
 from attractor.study.study import Study, load_study
 from five_papers import CLAIMS
@@ -31,7 +33,7 @@ from invented_records import losses, record
 from papers.coupled_qk.claims import CORPORA, COUNTS, COUPLED, LARGE, MEDIUM, POSITIONS, SMALL
 from papers.coupled_qk.rules import Counts, Steadier
 from papers.fast_slow.claims import TWO_TIMESCALES
-from papers.jacobians.rules import OfTheBest, Sensitive, Shown, WhereActing
+from papers.jacobians.rules import OfTheBest, Shown, WhereActing
 from papers.psiqrh.rules import StableAtMore
 from papers.published import BYTES_PER_TOKEN
 
@@ -39,10 +41,10 @@ ROOT = Path(__file__).parents[2]
 STUDIES = {name: load_study(path) for name, path in five_papers.STUDIES.items()}
 BY_ID = {claim.id: claim for claim in CLAIMS}
 IDS = [
-    *(f"C{n}" for n in range(1, 21)),
-    *(f"F{n}" for n in range(1, 13)),
-    *(f"J{n}" for n in range(1, 11)),
-    *(f"L{n}" for n in range(1, 12)),
+    *(f"C{n}" for n in range(1, 31)),
+    *(f"F{n}" for n in range(1, 14)),
+    *(f"J{n}" for n in range(1, 17)),
+    *(f"L{n}" for n in range(1, 15)),
     *(f"P{n}" for n in range(1, 6)),
 ]
 
@@ -51,26 +53,83 @@ def on(device: str, runs: Sequence[float]) -> list[dict[str, Any]]:
     return [{"valid_loss": run, "device": device} for run in runs]
 
 
-def test_a_statement_counts_the_pairs_of_a_cpu_and_a_gpu() -> None:
-    """Criterion: pairs of two GPUs, of equal devices and of runs that did not record theirs do not count."""
+def test_pairs_of_two_devices_are_shown_and_decide_nothing() -> None:
+    """Criterion: two GPUs of one kind are one device, as are runs of which one did not record its own."""
     base, rival = losses(1.7), losses(1.72)
     devices = {"standard": on("cpu", base[:4]) + on("cuda:0", base[4:]), "all alike": on("cpu", rival[:4])}
     devices["apart"] = on("cuda", rival[:3]) + on("cpu", rival[3:6])
+    devices["other"] = [run | {"processor": "b"} for run in on("cpu", rival[:3])] + on("cuda:1", rival[3:])
+    devices["standard"] = [run | {"processor": "a"} for run in devices["standard"]]
     runs = record(devices | {"unknown": rival})
-    said = {row: Differs((Pair(row, "standard", -0.02, 0.005),)).parts(runs)[0].statement for row in runs.design.rows}
-    assert said["apart"] == "apart below standard (5 of 6 pairs are of a CPU and a GPU)"
-    assert said["all alike"] == "all alike below standard"
-    assert said["unknown"] == "unknown below standard"
+    parts = {row: Differs((Pair(row, "standard", -0.02, 0.005),)).parts(runs)[0] for row in runs.design.rows}
+    assert [parts[row].n for row in ("all alike", "unknown", "apart", "other")] == [4, 8, 1, 4]
+    assert parts["apart"].apart.startswith("5 pairs of two devices: +0.0")
+    assert "one pair of seeds has no interval" in parts["apart"].reason
+    assert parts["unknown"].apart == ""
+    mixed = record({"standard": on("cpu", base), "rival": on("cuda", rival)})
+    (part,) = Differs((Pair("rival", "standard", -0.02, 0.005),)).parts(mixed)
+    assert (part.status, part.n, "pairs of one device would" in part.reason) == ("unclear", 0, True)
 
 
-def test_a_statement_names_a_row_whose_runs_equal_those_of_another_row() -> None:
+def test_a_row_that_equals_another_row_decides_nothing() -> None:
     """Clipping that no logit reaches trains the model without it, so that a claim about clipping says nothing of it."""
     clipped = losses(1.7)
     runs = record({"standard": losses(1.6), "MLA": clipped, "MLA QK-clip": clipped, "MLA QuacK": losses(1.72)})
-    (of_clip,) = Differs((Pair("MLA QuacK", "MLA QK-clip", -0.02, 0.005),)).parts(runs)
-    (of_plain,) = Differs((Pair("MLA QuacK", "MLA", -0.02, 0.005),)).parts(runs)
-    assert of_clip.statement == "MLA QuacK below MLA QK-clip (runs of MLA QK-clip equal those of MLA)"
-    assert of_plain.statement == "MLA QuacK below MLA"
+    for rule in (Differs, Equivalent):
+        (of_clip,) = rule((Pair("MLA QuacK", "MLA QK-clip", -0.02, 0.005),)).parts(runs)
+        (of_plain,) = rule((Pair("MLA QuacK", "MLA", -0.02, 0.005),)).parts(runs)
+        assert (of_clip.status, of_plain.status) == ("unclear", "fails")
+        assert of_clip.reason.startswith("runs of MLA QK-clip equal those of MLA: what sets")
+
+
+def test_comparisons_without_runs_count_and_the_verdict_names_the_part_that_was_judged() -> None:
+    """Criterion: a difference that one comparison shows is not shown as one of eight of a claim, whichever rules they
+    belong to."""
+    pair = Pair("rival", "standard", -0.02, 0.005)
+    others = tuple(replace(pair, of=f"not run {n}") for n in range(7))
+    runs = record({"standard": losses(1.7, 4, 0.0), "rival": losses(1.6905, 4, 3.0)})
+    assert Differs((pair,)).judge(runs).status == "holds"
+    for rule in (Differs((pair, *others)), all_of(Differs((pair,)), Differs(others))):
+        verdict = rule.judge(runs)
+        assert (verdict.status, verdict.remark) == ("unclear", "1 of 8 parts")
+        assert "not shown with 4 pairs" in verdict.reason
+
+
+@pytest.mark.parametrize("looks", [(), (4, 6), (6, 6, 99)])
+def test_looks_at_fewer_pairs_widen_the_interval(looks: tuple[int, ...]) -> None:
+    """Criterion: a look at more pairs than there are, and one that is named twice, change nothing."""
+    numbers = losses(1.694, 8, 3.0)
+    runs = replace(record({"standard": losses(1.7, 8, 0.0), "rival": numbers}), looks=looks)
+    (part,) = Differs((Pair("rival", "standard", -0.02, 0.001),)).parts(runs)
+    (alone,) = Differs((Pair("rival", "standard", -0.02, 0.001),)).parts(replace(runs, looks=()))
+    assert part.interval is not None
+    assert alone.interval is not None
+    before = sorted({look for look in looks if look < 8})
+    assert ("at the last of looks at " + ", ".join(map(str, [*before, 8])) in part.reason) == bool(before)
+    assert (part.interval.low < alone.interval.low) == bool(before)  # type: ignore[operator]
+
+
+def test_looks_are_written_down_when_more_pairs_are_judged() -> None:
+    claim = BY_ID["C5"]
+    few, more = ablation(0.05, "laptop", n=4), ablation(0.05, "laptop", n=8)
+    first = renewed_rule_dates({}, "2026-01-01T10:00", [claim], [few])
+    again = renewed_rule_dates(first, "2026-01-02T10:00", [claim], [few])
+    last = renewed_rule_dates(again, "2026-01-03T10:00", [claim], [more])
+    assert first == again
+    assert last["C5"]["looks"] == {"laptop": {"4": "2026-01-01", "8": "2026-01-03"}}
+    (entry,) = ledger([more], [claim], last)
+    assert "at the last of looks at 4, 8" in entry.verdict.reason
+
+
+def test_a_result_near_a_cut_of_ours_is_partly_so() -> None:
+    measured = Quantity("measured", "x")
+    for value, status in ((1.0, "holds"), (3.0, "partly"), (5.0, "fails")):
+        runs = record({"standard": [{"x": value}, {"x": 0.5}]}, control=None)
+        rule = Stays(("standard",), ("",), 2.5, measured, near=4.0)
+        both = all_of(rule, replace(rule, level=9.0, near=None))
+        assert (rule.judge(runs).status, both.judge(runs).status) == (status, status)
+    one_open = all_of(replace(rule, near=9.0), replace(rule, rows=("absent",))).judge(runs)
+    assert (one_open.status, one_open.partial) == ("unclear", True)
 
 
 INTERACTION = Contrast(Pair("rival", "standard", -0.02, 0.01), (("rich", 1.0), ("poor", -1.0)), looks=(4, 8))
@@ -108,15 +167,15 @@ def test_a_contrast_compares_leads_between_columns(rich: float, poor: float, n: 
 @pytest.mark.parametrize(("n_steps", "status"), [(1_000, "unclear"), (10_000, "fails")])
 def test_runs_below_the_regime_of_an_effect_decide_nothing(n_steps: int, status: str) -> None:
     """Criterion: .9M parameters reach 2.7 tokens each after 10,000 steps of 256 tokens, and not after 1,000."""
-    runs = record({"standard": losses(1.6), "rival": losses(1.6001)})
-    steps = {"n_steps": n_steps, "batch_size": 2, "accumulation": 1, "seq_len": 128}
-    runs = replace(runs, cells=tuple(replace(cell, config=dict(cell.config) | steps) for cell in runs.cells))
-    verdict = InRegime(Differs((Pair("rival", "standard", -0.02, 0.01),)), 2.7).judge(runs)
+    rows = {"standard": losses(1.6), "rival": losses(1.6001), "uniform": losses(2.6)}
+    runs = record({row: [{"valid_loss": loss, "tokens": n_steps * 256} for loss in of] for row, of in rows.items()})
+    rule = Differs((Pair("rival", "standard", -0.02, 0.01),))
+    verdict = InRegime(rule, ("standard",), TOKENS_PER_PARAMETER, "longer runs would", least=2.7).judge(runs)
     assert (verdict.status, "regime not reached" in verdict.reason) == (status, status == "unclear")
 
 
 def test_a_contrast_needs_every_column() -> None:
-    there = {(row, "rich"): losses(1.6) for row in ("standard", "rival")}
+    there = {("standard", "rich"): losses(1.6), ("rival", "rich"): losses(1.6, noise=-1.0)}
     (part,) = INTERACTION.parts(record(there))
     assert part.status == "not run"
 
@@ -146,9 +205,11 @@ def places(part: Any) -> Iterator[tuple[str, str]]:
         yield from zip((part.of, part.against), part.columns, strict=True)
     elif isinstance(part, Counts):
         yield from ((row, column) for row, column, _ in part.expected)
-    elif isinstance(part, Sensitive | WhereActing):
-        yield from ((row, "") for row in part.rows)
+    elif isinstance(part, Conditional):
+        rows = getattr(part, "rows", ()) if isinstance(part, InRegime | WhereActing) else ()
+        yield from itertools.product(rows, getattr(part, "columns", ("",)))
         yield from places(part.rule)
+        yield from places(getattr(part, "premise", ()))
     elif isinstance(part, Shown):
         yield part.row, ""
     elif isinstance(part, Reaches):
@@ -228,7 +289,8 @@ def test_margins_are_a_quarter_of_the_published_effect() -> None:
 
 def ablation(lead: float, scale: str, n: int = 8, claims: tuple[str, ...] = ("C5",)) -> StudyRecord:
     rows = {"standard": losses(1.7, n, 0.0), "mlp-only": losses(1.7, n, 0.5)}
-    return record(rows | {row: losses(1.7 - lead, n) for row in COUPLED}, scale=scale, claims=claims)
+    coupled = {row: losses(1.7 - lead, n, noise) for row, noise in zip(COUPLED, (1.0, -1.0), strict=True)}
+    return record(rows | coupled, scale=scale, claims=claims)
 
 
 def judged(claim: Claim, records: Sequence[StudyRecord]) -> Entry:
@@ -281,7 +343,7 @@ def test_a_larger_scale_with_one_pair_of_seeds_does_not_decide(euler: str) -> No
 @pytest.mark.parametrize("euler", ["missing", "run"])
 def test_a_larger_scale_without_its_control_does_not_decide(euler: str) -> None:
     """Criterion: with the control it decides, even if a row is missing."""
-    rows = {"standard": losses(1.7), "mlp-only": losses(1.7), "coupled-hamiltonian": losses(1.69)}
+    rows = {"standard": losses(1.7), "mlp-only": losses(1.7, 8, 0.5), "coupled-hamiltonian": losses(1.69, 8, -1.0)}
     of_euler = [None] * 8 if euler == "missing" else losses(1.69)
     started = record(rows | {"coupled-euler": of_euler}, scale="bench", claims=("C5",))
     cells = [replace(cell, outcomes=()) if cell.row == started.design.control else cell for cell in started.cells]
@@ -291,8 +353,11 @@ def test_a_larger_scale_without_its_control_does_not_decide(euler: str) -> None:
     assert found.others[0].reason.count("sensitivity unknown")
 
 
-def test_only_studies_that_name_a_claim_count_for_it() -> None:
-    assert judged(BY_ID["C5"], [ablation(0.05, "laptop", claims=("C1",))]).verdict.status == "not run"
+def test_only_the_study_that_a_claim_names_counts_for_it() -> None:
+    """Criterion: a claim that is younger than a record of its study is judged by it."""
+    stored = ablation(0.05, "laptop", claims=("C1",))
+    assert judged(BY_ID["C5"], [stored]).verdict.status == "holds"
+    assert judged(replace(BY_ID["C5"], study="positions"), [stored]).verdict.status == "not run"
 
 
 def test_of_two_records_of_one_scale_the_fuller_one_counts() -> None:

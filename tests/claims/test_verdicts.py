@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from scipy.special import fdtri
 
 from attractor.claims.comparisons import Pair
-from attractor.claims.rules import Costs, Differs, Equivalent, Reaches, Reported, Stays
+from attractor.claims.rules import Conditional, Costs, Differs, Equivalent, Reaches, Reported, Stays
 from attractor.claims.verdicts import AllOf, conjunction, figure
-from attractor.runs.quantity import ACCURACY, END_LOSS, MEAN_LOSS, MEMORY, SPEED, Quantity, effective_rank
+from attractor.runs.quantity import ACCURACY, END_LOSS, LOSS, MEAN_LOSS, MEMORY, SPEED, Quantity, effective_rank
 from attractor.runs.study_record import StudyRecord
 from attractor.verdict.intervals import summary
 from attractor.verdict.power import pairs_needed
@@ -25,7 +25,7 @@ from five_papers import CLAIMS
 from invented_records import OWN, losses, record
 from papers.coupled_qk.claims import REPETITION, SMALL
 from papers.coupled_qk.rules import AtDip, AtOneRate, Counts, Steadier, deepest_dip
-from papers.jacobians.rules import OfTheBest, Sensitive, WhereActing
+from papers.jacobians.rules import OfTheBest, WhereActing
 from papers.psiqrh.rules import StableAtMore
 from papers.published import BYTES_PER_TOKEN
 from papers.quack.claims import FIRST_ORDER
@@ -100,7 +100,10 @@ def test_the_pairs_that_would_show_that_there_is_no_lead_show_it_in_four_of_five
 def test_the_command_runs_a_number_of_seeds_that_the_reason_names():
     """Criterion: of two open comparisons the one that needs more seeds decides how many are run."""
     quiet, loud = (two_rows(-0.03, noise=noise) for noise in (20, 40))
-    cells = (*quiet.cells, *(replace(cell, row=f"loud {cell.row}") for cell in loud.cells))
+    louder = record(  # on another level, or the second baseline would be the first one again
+        {f"loud {cell.row}": [x + 0.1 for x in cell.compared(LOSS).values()] for cell in loud.cells}
+    )
+    cells = (*quiet.cells, *louder.cells)
     pairs = (LEAD, replace(LEAD, of="loud coupled", against="loud standard"))
     design = replace(quiet.design, rows=tuple(cell.row for cell in cells), command="attractor study run x.py")
     verdict = Differs(pairs).judge(replace(quiet, design=design, cells=cells))
@@ -264,7 +267,7 @@ def test_a_one_sided_test_is_told_and_planned_as_one():
     assert "at most 0.03 nats/byte higher" in far_lower.reason
     assert "within" not in far_lower.reason + rule.words
     sd = summary([20 * x for x in OWN[:8]]).standard_deviation
-    assert rule.parts(two_rows(0.03, noise=20))[0].to_exclude == pairs_needed(sd, 0.03, power=0.8, level=0.1)
+    assert rule.parts(two_rows(0.03, noise=20))[0].to_exclude == pairs_needed(sd, 0.03, power=0.8, level=0.05)
 
 
 def test_two_quantities_of_one_comparison_are_told_apart():
@@ -649,11 +652,12 @@ def test_a_row_without_runs_at_one_rate_is_not_judged():
 
 
 def test_a_claim_is_the_conjunction_of_its_parts():
-    for parts in itertools.product(("holds", "fails", "unclear", "not run"), repeat=3):
+    for parts in itertools.product(("holds", "fails", "partly", "unclear", "not run"), repeat=3):
         found = conjunction(parts)
         assert (found == "fails") == ("fails" in parts)
         assert (found == "holds") == (set(parts) == {"holds"})
         assert (found == "not run") == (set(parts) == {"not run"})
+        assert (found == "partly") == ("partly" in parts and set(parts) <= {"holds", "partly"})
 
 
 PLACES = {
@@ -666,7 +670,7 @@ PLACES = {
         ItrSA ItrSA_spectral ItrSA_RMSNorm ItrSA_RMSNorm_spectral ItrSA_E-single ItrSA_E-multi ItrSA_one_energy
         ItrSA_energies ItrSA_pre-norm AKOrN AKOrN_spectral AKOrN_one_sphere AKOrN_one_sphere,_RMSNorm 8
         ItrSA_spectral_1e-4 AKOrN_spectral_1e-2 ItrSA_E-multi_1e-2
-        no_injection starts_as_its_stimulus coupled-symplectic uninformative_slow_path""",
+        no_injection starts_as_its_stimulus no_norm coupled-symplectic uninformative_slow_path""",
     **dict.fromkeys(("1e-3", "3e-3", "1e-2", "3e-2"), "standard psiqrh psiqrh_without_phase"),
     **dict.fromkeys(("encyclopedic", "scientific", "heterogeneous", *REPETITION), "standard coupled-hamiltonian"),
     **dict.fromkeys(("learned", "rope", "easy", "medium", "hard"), "standard coupled-hamiltonian"),
@@ -678,6 +682,9 @@ PLACES = {
     ),
     **dict.fromkeys(("tau 0.1", "tau 1"), "standard frobenius spectral"),
 }
+
+
+MAPS = ("entropy", "effective_rank", "top_share", "sink_mass")
 
 
 @cache
@@ -703,10 +710,12 @@ def everything(seed: int, scale: str = "laptop", n: int = 3, lost: float = 0.0) 
             },
             "curve": [(k, loss + 1 / (k + 1)) for k in range(5)],
             "measures": {name: rng.random() for name in ("board_accuracy", "ood_board_accuracy")},
-            "probes": {name: [rng.uniform(1, 4) for _ in range(5)] for name in ("entropy", "effective_rank")}
+            "tokens": rng.choice((1e5, 1e7)),
+            "forward_tokens_per_second": rng.uniform(500, 1500),
+            "probes": {name: [rng.uniform(1, 4) for _ in range(5)] for name in MAPS}
             | {
                 "elsewhere": {"far": rng.uniform(1, 4), "farther": rng.uniform(1, 4)},
-                "lemma": {"share": rng.random() * 2},
+                "lemma": {"share": rng.random() * 2, "second": rng.random() / 5},
                 "coupling": {"worth": rng.gauss(0.02, 0.01), "constrained": rng.choice((0.0, 0.1))},
                 "rotation": {"change": rng.choice((0.0, 0.5))},
                 "structure": {name: rng.choice((0, 1, 2)) for name in ("leak", "states", "apart")},
@@ -734,6 +743,7 @@ def everything(seed: int, scale: str = "laptop", n: int = 3, lost: float = 0.0) 
                         f"gain-{gain}": {"rise": rng.gauss(0, 0.1), "mean_entropy": rng.uniform(0.5, 1)}
                         for gain in (1, 2, 4)
                     },
+                    "steps": {"gain-1": {"unit": {"largest": rng.uniform(1, 20)}}},
                     "turning": {
                         "before": {"outside": rng.random()},
                         "rows": {"later": {"outside": rng.choice((0.0, 0.1))}},
@@ -758,23 +768,28 @@ def test_a_weight_of_a_penalty_that_a_scale_has_alone_is_judged():
     stored = record({"standard": plain, "coupled 1e-4": acting}, control=None)
     effort, boards = Quantity("effort", "effort"), Quantity("boards", "boards")
     more = Differs((replace(LEAD, effect=0.4),), boards)
-    rule = WhereActing(("coupled", "coupled 1e-4"), effort, 0.1, boards, more)
+    rule = WhereActing(more, ("coupled", "coupled 1e-4"), effort, 0.1, boards)
     (part,) = rule.parts(stored)
     assert part.status == "holds"
     assert part.statement.endswith("(as coupled 1e-4)")
+
+
+def simple_rules(rule):
+    parts = getattr(rule, "rules", None) or ([rule.rule] if isinstance(rule, Conditional) else [])
+    return [simple for part in parts for simple in simple_rules(part)] or [rule]
 
 
 @pytest.mark.parametrize(("n", "lost"), [(3, 0.0), (1, 0.0), (4, 0.2), (2, 1.0)])
 def test_every_rule_gives_a_verdict_on_any_runs(n, lost):
     """Criterion: every verdict has a reason, also with diverged runs and single seeds, and one pair never decides a
     comparison."""
-    needs_no_pairs = Counts | Costs | OfTheBest | Sensitive | Stays | StableAtMore | WhereActing
+    needs_no_pairs = Counts | Costs | OfTheBest | Stays | StableAtMore
     stored = everything(0, n=n, lost=lost)
     for claim, rule in RULES.items():
         verdict = rule.judge(stored)
         assert verdict.reason, claim
-        assert verdict.status in ("holds", "fails", "unclear"), claim
-        if n == 1 and not any(isinstance(part, needs_no_pairs) for part in getattr(rule, "rules", (rule,))):
+        assert verdict.status in ("holds", "fails", "partly", "unclear"), claim
+        if n == 1 and not any(isinstance(part, needs_no_pairs) for part in simple_rules(rule)):
             assert verdict.status == "unclear", claim
 
 
@@ -807,7 +822,8 @@ def test_the_published_results_would_hold():
         noise = random.Random(row).sample(OWN, 10)  # the standard deviation is .0021
         per_byte = BYTES_PER_TOKEN["encyclopedic"]
         runs[row] = [(math.log(mean) + sd / mean * x / 0.0021) / per_byte for x in noise]
-    found = record(runs)
+    runs["uniform"] = [x + 1 for x in runs["standard"]]
+    found = record({row: [{"valid_loss": x, "tokens": 491_500_000} for x in of_row] for row, of_row in runs.items()})
     assert {claim: RULES[claim].judge(found).status for claim in ("C1", "C2", "C3", "C5")} == dict.fromkeys(
         ("C1", "C2", "C3", "C5"), "holds"
     )

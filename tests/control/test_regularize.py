@@ -317,8 +317,8 @@ def test_a_model_without_attention_is_refused() -> None:
 
 
 def test_orthogonal_values_stay_orthogonal_and_the_penalty_takes_the_matrix_that_acts() -> None:
-    """Criterion: W_V is orthogonal for any free matrix; with W_O = W_V' the penalty is 0, and uniform attention
-    maps every row to the mean row."""
+    """Criterion: W_V and W_O are orthogonal for any free matrices; with W_O = W_V' the penalty is 0, and uniform
+    attention maps every row to the mean row."""
     layer = layer_of(orthogonal_values=True)
     free = random(D, D, seed=3) * 5
     with torch.no_grad():
@@ -326,14 +326,18 @@ def test_orthogonal_values_stay_orthogonal_and_the_penalty_takes_the_matrix_that
         unit = torch.eye(D, dtype=torch.float64)
         matrix = layer.project.value(unit).T
         torch.testing.assert_close(matrix @ matrix.T, unit)
-        give(layer, out=matrix.T, query=torch.zeros(D, D, dtype=torch.float64))
+        layer.output.out.weight.copy_(-free)  # the transpose of an orthogonal matrix has the opposite A
+        give(layer, query=torch.zeros(D, D, dtype=torch.float64))
         x = random(2, 5, D)
         torch.testing.assert_close(layer(x, False)[0], x.mean(1, keepdim=True).expand_as(x))
     penalty = REGULARIZERS["energy-multi"](layer)
     assert penalty().item() == pytest.approx(0, abs=1e-20)
     other = random(D, D, seed=4)
-    give(layer, out=other)
-    assert penalty().item() == pytest.approx(float((matrix - other.T).square().sum()))
+    with torch.no_grad():
+        layer.output.out.weight.copy_(other)
+        acting = layer.output.out(unit)
+    torch.testing.assert_close(acting @ acting.T, unit)
+    assert penalty().item() == pytest.approx(float((matrix - acting).square().sum()))
     penalty().backward()
     assert layer.project.value.weight.grad.abs().max() > 0
 

@@ -12,10 +12,10 @@ RULES = {claim.id: claim.rule for claim in CLAIMS if claim.id.startswith("P")}
 
 
 def runs(own: float, elsewhere: float, noise: float = 1.0) -> list[dict[str, Any]]:
-    """Return four runs with these losses on their own corpus and on two others."""
+    """Return eight runs with these losses on their own corpus and on two others."""
     return [
         {"valid_loss": loss, "probes": {"elsewhere": {"far": loss + gap + 0.3, "near": loss + gap - 0.3}}}
-        for loss, gap in zip(losses(own, 4, noise), (elsewhere - own + noise * shift for shift in OWN[:4]), strict=True)
+        for loss, gap in zip(losses(own, 8, noise), (elsewhere - own + noise * shift for shift in OWN[:8]), strict=True)
     ]
 
 

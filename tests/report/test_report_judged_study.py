@@ -354,7 +354,7 @@ def test_pairs_of_a_cpu_and_a_gpu_are_counted() -> None:
         told = zip(cell.outcomes, devices, strict=True)
         cells.append(replace(cell, outcomes=tuple(replace(o, summary={**o.summary, "device": d}) for o, d in told)))
     _, apart, alike = JudgedStudy(replace(stored, cells=tuple(cells))).verdict()
-    assert apart.text.endswith("; 2 of its pairs are of a CPU and a GPU")
+    assert apart.text.endswith("; 2 of its pairs are of two devices")
     assert "GPU" not in alike.text
 
 

@@ -37,5 +37,5 @@ STUDY = Study(
         for row, (layers, mean) in coupled_qk.RANKS.items()
         for place, rank in (("mean", mean), *((f"layer {n}", rank) for n, rank in enumerate(layers)))
     ),
-    claims=("C14", "C15"),
+    claims=("C14", "C15", "C21", "C28"),
 )

@@ -36,5 +36,5 @@ STUDY = Study(
         "paper": Scale(language("paper"), seeds=tuple(range(10))),
     },
     published=published(coupled_qk.SMALL),
-    claims=("C1", "C2", "C3", "C5"),
+    claims=("C1", "C2", "C3", "C5", "C22", "C27"),
 )

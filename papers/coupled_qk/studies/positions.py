@@ -21,5 +21,5 @@ STUDY = Study(
         "paper": Scale(language("paper"), seeds=(0, 1, 2)),
     },
     published=sum((published(table, column) for column, table in coupled_qk.POSITIONS.items()), ()),
-    claims=("C16",),
+    claims=("C16", "C25", "C26"),
 )

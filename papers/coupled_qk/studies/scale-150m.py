@@ -29,5 +29,5 @@ STUDY = Study(
         "paper": Scale(RECIPES["medium"].replace(corpus="wikitext-103"), seeds=(0, 1, 2)),
     },
     published=published(coupled_qk.MEDIUM),
-    claims=("C6",),
+    claims=("C6", "C23", "C29"),
 )

@@ -28,5 +28,5 @@ STUDY = Study(
         "paper": Scale(RECIPES["large"].replace(corpus="wikitext-103"), seeds=(0, 1, 2)),
     },
     published=published(coupled_qk.LARGE),
-    claims=("C7",),
+    claims=("C7", "C24"),
 )

@@ -35,4 +35,5 @@ STUDY = Study(
     quantities=(LOSS, GATE, LARGEST_GATE, WORTH),
     probes=(COUPLING_PROBE,),
     scales=SCALES | {"desk": replace(SCALES["desk"], rows=gates("desk"))},
+    claims=("F5",),
 )

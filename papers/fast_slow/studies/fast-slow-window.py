@@ -74,5 +74,5 @@ STUDY = Study(
         "desk": Scale(setting(325), tuple(range(1, 9))),
         "bench": Scale(setting(3_250), (1, 2, 3, 4)),
     },
-    claims=("F5", "F8", "F9", "F11", "F12"),
+    claims=("F8", "F9", "F11", "F12", "F13"),
 )

@@ -45,5 +45,5 @@ STUDY = Study(
     ),
     probes=(DYNAMICS_PROBE, PENALTY_PROBE, TRAINED_PENALTY_PROBE),
     scales=kinds(),
-    claims=("J2", "J3", "J4", "J5", "J6", "J7", "J9"),
+    claims=("J2", "J3", "J4", "J5", "J6", "J7", "J9", "J12", "J13", "J14"),
 )

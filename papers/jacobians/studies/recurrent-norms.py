@@ -48,5 +48,5 @@ STUDY = Study(
     ),
     probes=(DYNAMICS_PROBE, ITERATION_MAPS_PROBE),
     scales=scales(),
-    claims=("J1", "J10"),
+    claims=("J1", "J10", "J11", "J15", "J16"),
 )

@@ -38,5 +38,5 @@ STUDY = Study(
         )
         for scale, seeds in SEEDS.items()
     },
-    claims=("L2", "L3", "L4", "L5", "L6", "L9", "L10"),
+    claims=("L2", "L3", "L4", "L5", "L6", "L9", "L10", "L12", "L13", "L14"),
 )

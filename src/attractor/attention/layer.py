@@ -21,6 +21,7 @@ from attractor.attention.named import resolved
 from attractor.attention.norm import RMSNorm, RMSNormAcross
 from attractor.attention.position import Rope, Rotation
 from attractor.attention.project.decayed import DecayedLayout
+from attractor.attention.project.heads import OrthogonalLinear
 from attractor.attention.project.latent import LatentProjection
 from attractor.attention.score.softmax import Softmax, logit_penalty
 from attractor.attention.stage import HeadLayout, Shape
@@ -139,6 +140,9 @@ class Attention(nn.Module):
         self.z_loss = cast(float, getattr(config.score, "z_loss", 0.0))  # attention without logits has no such fields
         self.score = config.score.build(shape, layout, scale, config.dropout)
         self.output = config.output.build(shape, layout)
+        if getattr(config.project, "orthogonal_values", False):  # the output's matrix is orthogonal, too
+            bias = cast(nn.Linear, self.output.out).bias is not None
+            self.output.out = OrthogonalLinear(n_heads * layout.value, d_model, bias=bias)
         # MLA's keys can stay in latent form only if nothing changes them between projection and dot product.
         self.absorbs = (
             isinstance(self.project, LatentProjection)

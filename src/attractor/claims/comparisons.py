@@ -16,7 +16,8 @@ from attractor.runs.study_record import Cell, StudyRecord
 from attractor.verdict.intervals import seed_differences
 from attractor.verdict.sensitivity import control_gap
 
-ROUNDS = {"tokens_per_second": "step_seconds"}  # the summary field that holds a timing's seconds, round by round
+ROUNDS = {"tokens_per_second": "step_seconds", "forward_tokens_per_second": "forward_seconds"}
+# the summary field that holds a timing's seconds, round by round
 
 SENSITIVITY_UNKNOWN = "sensitivity unknown"  # how the reason begins where the control or the baseline has too few runs
 
@@ -65,11 +66,11 @@ class Obstacle:
 class Compared:
     """The differences (1), and the obstacle to a conclusion, if any. Differences are shown even beside an obstacle."""
 
-    differences: Mapping[int, float] = field(default_factory=dict)
+    differences: Mapping[int, float] = field(default_factory=dict)  # of pairs whose two runs were made on one device
     obstacle: Obstacle | None = None
     rates: tuple[float, ...] = ()  # the learning rates of both rows, where they differ
-    equal_rows: tuple[tuple[str, str], ...] = ()  # rows whose runs were, to the last digit, those of another row
-    n_apart: int = 0  # pairs of a run on a CPU and one on a GPU
+    apart: Mapping[int, float] = field(default_factory=dict)  # pairs of two devices, which decide nothing
+    looks: tuple[int, ...] = ()  # numbers of pairs at which they were looked at, the last of them now; none: once
 
     @property
     def testable(self) -> bool:
@@ -77,15 +78,12 @@ class Compared:
 
 
 def compare(record: StudyRecord, quantity: Quantity, pair: Pair, control: Control | None = None) -> Compared:
-    of, against = (
-        values(record, quantity, row, column) for row, column in zip((pair.of, pair.against), pair.columns, strict=True)
-    )
-    for numbers in (of, against):
-        if isinstance(numbers, Obstacle):
-            return Compared(obstacle=numbers)
-    assert not isinstance(of, Obstacle)
-    assert not isinstance(against, Obstacle)
-    differences = seed_differences(of, against) if of.keys() & against.keys() else {}
+    places = list(zip((pair.of, pair.against), pair.columns, strict=True))
+    numbers = [values(record, quantity, *place) for place in places]
+    missing = next((obstacle for obstacle in numbers if isinstance(obstacle, Obstacle)), None)
+    if missing is not None:
+        return Compared(obstacle=missing)
+    of, against = (by_seed for by_seed in numbers if not isinstance(by_seed, Obstacle))
     blind, unknown = (
         next((obstacle for obstacle in obstacles if obstacle is not None), None)
         for obstacles in zip(
@@ -93,28 +91,44 @@ def compare(record: StudyRecord, quantity: Quantity, pair: Pair, control: Contro
             strict=True,
         )
     )
-    rows = [(pair.of, of), (pair.against, against)]
-    rates = [learning_rate(record, row, column) for (row, _), column in zip(rows, pair.columns, strict=True)]
+    rates = [learning_rate(record, *place) for place in places]
     differing = tuple(rate for rate in rates if rate is not None) if len(set(rates)) > 1 else ()
-    equal_rows = tuple(
-        (row, other)
-        for (row, _), column in zip(rows, pair.columns, strict=True)
-        if (other := row_of_equal_runs(record, row, column, quantity))
-    )
-    cells = [cell_of(record, row, column) for (row, _), column in zip(rows, pair.columns, strict=True)]
-    obstacle = blind or _too_little(rows, differences) or unknown
-    return Compared(differences, obstacle, differing, equal_rows, n_on_two_devices(*cells))
+    two_devices = seeds_on_two_devices(*(cell_of(record, *place) for place in places))
+    paired = seed_differences(of, against) if of.keys() & against.keys() else {}
+    differences = {seed: difference for seed, difference in paired.items() if seed not in two_devices}
+    apart = {seed: difference for seed, difference in paired.items() if seed in two_devices}
+    too_little = _too_little([(pair.of, of), (pair.against, against)], differences, len(apart))
+    idle = next(filter(None, (_idle(record, quantity, *place) for place in places)), None)
+    obstacle = blind or too_little or idle or unknown
+    return Compared(differences, obstacle, differing, apart, looks_so_far(record, len(differences)))
 
 
-def n_on_two_devices(cell: Cell | None, other: Cell | None) -> int:
-    """Return how many pairs of runs are one on a CPU and one on a GPU, where the same run rounds in other ways."""
-    ours, theirs = (
-        {outcome.seed: str(outcome.summary.get("device", "")).partition(":")[0] for outcome in some.outcomes}
-        if some
-        else {}
-        for some in (cell, other)
-    )
-    return sum(bool(ours[seed] and theirs[seed]) and ours[seed] != theirs[seed] for seed in ours.keys() & theirs.keys())
+def looks_so_far(record: StudyRecord, n: int) -> tuple[int, ...]:
+    """Return the numbers of pairs at which n pairs have been judged, the last of them now; none if this is the first.
+
+    Looks at more pairs than there are now count those of another record, and are left out."""
+    before = sorted({look for look in record.looks if 2 <= look < n})
+    return (*before, n) if before else ()
+
+
+def seeds_on_two_devices(cell: Cell | None, other: Cell | None) -> set[int]:
+    """Return the seeds whose two runs were made on two kinds of device, where the same run rounds in other ways.
+
+    A device is a kind and the processor's name. A run that did not record one of these is taken to have that of the
+    other run."""
+    ours, theirs = ({o.seed: o.summary for o in some.outcomes} if some else {} for some in (cell, other))
+
+    def differ(seed: int, name: str) -> bool:
+        one, two = (str(of_run[seed].get(name) or "").partition(":")[0] for of_run in (ours, theirs))
+        return bool(one and two) and one != two
+
+    return {seed for seed in ours.keys() & theirs.keys() if differ(seed, "device") or differ(seed, "processor")}
+
+
+def _idle(record: StudyRecord, quantity: Quantity, row: str, column: str) -> Obstacle | None:
+    other = row_of_equal_runs(record, row, column, quantity)
+    why = f"runs of {row} equal those of {other}: what sets these rows apart never acted"
+    return Obstacle("unclear", why) if other else None
 
 
 def row_of_equal_runs(record: StudyRecord, row: str, column: str, quantity: Quantity) -> str:
@@ -127,6 +141,8 @@ def row_of_equal_runs(record: StudyRecord, row: str, column: str, quantity: Quan
     if row not in cells:
         return ""
     ours, first = cells[row], quantity.compared(cells[row].outcomes[0])
+    if not all(map(math.isfinite, ours.compared(LOSS_OF_VALIDATION).values())):
+        return ""
     earlier = (cells[name] for name in record.design.rows[: record.design.rows.index(row)] if name in cells)
     alike = (cell for cell in earlier if quantity.compared(cell.outcomes[0]) == first)  # soon tells most rows apart
     measures = (LOSS_OF_VALIDATION, quantity)
@@ -205,7 +221,11 @@ def instrument(
     ), None
 
 
-def _too_little(rows: Sequence[tuple[str, Mapping[int, float]]], differences: Mapping[int, float]) -> Obstacle | None:
+def _too_little(
+    rows: Sequence[tuple[str, Mapping[int, float]]], differences: Mapping[int, float], n_apart: int
+) -> Obstacle | None:
+    if not differences and n_apart:
+        return Obstacle("unclear", "each pair is of two devices: pairs of one device would decide it")
     if not differences:
         return Obstacle("unclear", "no seed in common: runs of equal seeds would decide it")
     lost = [

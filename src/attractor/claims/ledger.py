@@ -4,9 +4,9 @@ Where runs of several scales exist, the largest scale decides, since it is neare
 some of the runs that a claim needs, too few for an interval or without those of the control, gives way to a smaller
 one. The verdicts of the other scales are shown beside it.
 
-Only the dates of rules are stored: `rules.json` beside a paper's records holds a hash of every rule, with the time
-at which that hash was first seen (the day alone, for the oldest). A rule is younger than runs that began before, and
-the ledger marks it: such a rule could have been written to fit them.
+Only dates are stored: `rules.json` beside a paper's records holds a hash of every rule, with the time at which that
+hash was first seen (the day alone, for the oldest), and the looks at every claim: dates, and the number of pairs by
+then. A rule is younger than runs that began before, and the ledger marks it: it could have been written to fit them.
 """
 
 import json
@@ -14,9 +14,10 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from attractor.claims.claim import Claim, Paper
-from attractor.claims.verdicts import ClaimVerdict, Rule
+from attractor.claims.verdicts import ClaimVerdict, Rule, Statement
 from attractor.errors import InputError, LeftOutWarning
 from attractor.files.code import CLAIMS_FILE, executed, in_words
 from attractor.files.seals import read_sealed
@@ -36,7 +37,8 @@ class Entry:
     rule_is_younger: bool = False  # than the runs that it judges
 
 
-RuleDates = Mapping[str, Mapping[str, str]]  # by claim: {"rule": hash, "since": time}
+# By claim: {"rule": hash, "since": time, "looks": {scale: {number of pairs: date}}}; looks may be absent.
+RuleDates = Mapping[str, Mapping[str, Any]]
 
 
 def read_papers(folder: Path) -> dict[Path, Paper]:
@@ -70,7 +72,8 @@ def ledger(
     Of two records at one scale the one with more runs counts, whatever their order.
     """
     ordered = sorted(records, key=lambda record: (record.finished, json.dumps(record.to_dict(), sort_keys=True)))
-    return tuple(_dated(_entry(claim, ordered), ordered, rule_dates or {}) for claim in claims)
+    dates = rule_dates or {}
+    return tuple(_dated(_entry(claim, ordered, dates), ordered, dates) for claim in claims)
 
 
 def _dated(entry: Entry, records: Sequence[StudyRecord], rule_dates: RuleDates) -> Entry:
@@ -86,8 +89,8 @@ def _dated(entry: Entry, records: Sequence[StudyRecord], rule_dates: RuleDates) 
 
 
 def _names(record: StudyRecord, claim: Claim) -> bool:
-    """Return whether a record judges a claim. A claim may have moved to another study since the record was stored."""
-    return claim.id in record.design.claims and record.design.name == claim.study
+    """Return whether a record judges a claim, which may be younger than the record or have moved to this study."""
+    return record.design.name == claim.study
 
 
 def read_rule_dates(paper: Path) -> RuleDates:
@@ -96,26 +99,56 @@ def read_rule_dates(paper: Path) -> RuleDates:
         return {}
     try:
         dates = read_sealed(path) or {}
-        return {claim: {"rule": str(stored["rule"]), "since": str(stored["since"])} for claim, stored in dates.items()}
+        return {
+            claim: {"rule": str(stored["rule"]), "since": str(stored["since"])}
+            | ({"looks": _checked(stored["looks"])} if "looks" in stored else {})
+            for claim, stored in dates.items()
+        }
     except (InputError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"'{path}' must hold the hash and the time of every rule, and is damaged; restore it"
         ) from error
 
 
-def renewed_rule_dates(known: RuleDates, now: str, claims: Sequence[Claim]) -> dict[str, dict[str, str]]:
-    """Return the dates of all rules: an unchanged rule keeps its date, and every other rule gets `now`."""
-    hashes = {claim.id: claim.rule.fingerprint for claim in claims if claim.rule is not None}
-    return {
-        claim: dict(known[claim]) if known.get(claim, {}).get("rule") == rule else {"rule": rule, "since": now}
-        for claim, rule in hashes.items()
-    }
+def _checked(looks: Any) -> dict[str, dict[str, str]]:
+    return {scale: {str(int(n)): str(date) for n, date in of_scale.items()} for scale, of_scale in looks.items()}
 
 
-def _entry(claim: Claim, records: Sequence[StudyRecord]) -> Entry:
+def renewed_rule_dates(
+    known: RuleDates, now: str, claims: Sequence[Claim], records: Sequence[StudyRecord] = ()
+) -> dict[str, dict[str, Any]]:
+    """Return the dates of all rules and looks: an unchanged rule keeps its date, and every other rule gets `now`.
+
+    A look is new where more pairs are judged than at the last one."""
+    renewed: dict[str, dict[str, Any]] = {}
+    for claim in (claim for claim in claims if claim.rule is not None):
+        assert claim.rule is not None
+        before, rule = known.get(claim.id, {}), claim.rule.fingerprint
+        since = before["since"] if before.get("rule") == rule else now
+        looks = {scale: dict(of_scale) for scale, of_scale in before.get("looks", {}).items()}
+        for scale, record in _by_scale(claim, records).items() if claim.rule.n_comparisons else ():
+            n = max((part.n for part in _parts(claim.rule, record) if part.status is not None), default=0)
+            if n > max(map(int, looks.get(scale, ())), default=1):
+                looks.setdefault(scale, {})[str(n)] = now[:10]
+        renewed[claim.id] = {"rule": rule, "since": since} | ({"looks": looks} if looks else {})
+    return renewed
+
+
+def _parts(rule: Rule, record: StudyRecord) -> Sequence[Statement]:
+    try:
+        return rule.parts(record)
+    except Exception:  # a rule that cannot be applied is named by its verdict
+        return ()
+
+
+def _entry(claim: Claim, records: Sequence[StudyRecord], rule_dates: RuleDates) -> Entry:
     if claim.rule is None:
         return Entry(claim, ClaimVerdict("not run", "no study of ours asks this yet"))
-    by_scale = _by_scale(claim, records)
+    looks = rule_dates.get(claim.id, {}).get("looks", {})
+    by_scale = {
+        scale: replace(record, looks=tuple(map(int, looks.get(scale, ()))))
+        for scale, record in _by_scale(claim, records).items()
+    }
     verdicts = [_judged(claim.rule, by_scale[scale]) for scale in SCALES if scale in by_scale]
     judged = [verdict for verdict in verdicts if verdict.status != "not run"]
     judged.sort(key=lambda verdict: verdict.partial)  # among those alike the order stays

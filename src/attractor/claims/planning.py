@@ -4,7 +4,7 @@ Losses are drawn with the published effects, and without them, at the noise that
 
     loss(row, seed) = level(row) + shared(seed) + noise(row, seed)                                          (1)
 
-The noise of a row is the residual of its losses after the means of the row and of the seed are subtracted.
+The noise of a row follows from its paired differences with the other rows, in which shared(seed) cancels.
 
 A setting can decide a claim where the rule says *holds* of at least 80% of the simulated studies in which the claim
 is true. The levels are the least-squares solution of all differences of a column:
@@ -23,12 +23,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import combinations, islice
 
 import numpy as np
 
 from attractor.claims.comparisons import Control, Obstacle, Pair, values
-from attractor.claims.rules import Differs, Equivalent, InRegime
+from attractor.claims.rules import Conditional, Differs, Equivalent, InRegime
 from attractor.claims.verdicts import AllOf, Rule
 from attractor.runs.quantity import LOSS, MEAN_LOSS, PERPLEXITY, Quantity
 from attractor.runs.study_record import Cell, Design, Outcome, StudyRecord
@@ -62,9 +62,9 @@ class Chances:
 def of_losses(rule: Rule) -> Rule | None:
     """Return the parts of a rule that are about losses and can be drawn; None where there are none.
 
-    Drawn runs count as long enough for every regime.
+    Drawn runs are in every regime: `out_of_regime` tells whether stored ones are.
     """
-    if isinstance(rule, InRegime):
+    if isinstance(rule, Conditional):
         return of_losses(rule.rule)
     if isinstance(rule, AllOf):
         parts = tuple(part for part in map(of_losses, rule.rules) if part is not None)
@@ -75,6 +75,15 @@ def of_losses(rule: Rule) -> Rule | None:
         premises = tuple(premise for premise in map(of_losses, rule.premises) if premise is not None)
         return replace(rule, premises=premises)
     return None
+
+
+def out_of_regime(rule: Rule, record: StudyRecord) -> str | None:
+    """Return why runs of this scale can decide nothing, however many there are; None where nothing is in the way."""
+    if isinstance(rule, AllOf):
+        return next(filter(None, (out_of_regime(part, record) for part in rule.rules)), None)
+    if not isinstance(rule, Conditional):
+        return None
+    return (rule.obstacle(record) if isinstance(rule, InRegime) else None) or out_of_regime(rule.rule, record)
 
 
 Spreads = Mapping[Place, float]  # the standard deviation of each row's noise in a column, in nats per byte
@@ -95,18 +104,28 @@ def spreads_of(rule: Rule, record: StudyRecord) -> dict[Place, float]:
 
 
 def _spreads_of(quantity: Quantity, places: Sequence[Place], record: StudyRecord) -> dict[Place, float]:
+    """Return the noise of rows by their paired differences, of all seeds that two rows share:
+
+    var(x_i - x_j) = var_i + var_j, by least squares over all pairs of rows in a column                    (3)
+    """
     spreads: dict[Place, float] = {}
     for column in dict.fromkeys(column for _, column in places):
         measured = {row: values(record, quantity, row, place) for row, place in places if place == column}
         rows = {row: losses for row, losses in measured.items() if not isinstance(losses, Obstacle)}
-        seeds = sorted(set.intersection(*(set(losses) for losses in rows.values()))) if len(rows) > 1 else []
-        table = np.array([[losses[seed] for seed in seeds] for losses in rows.values()])
-        if len(seeds) < FEWEST_SEEDS or not np.isfinite(table).all():
-            continue
-        residuals = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
-        freedom = (len(seeds) - 1) * (1 - 1 / len(rows))
-        sds = np.sqrt((residuals**2).sum(1) / freedom)
-        spreads |= {(row, column): float(sd) for row, sd in zip(rows, sds, strict=True)}
+        names, lines, variances = list(rows), [], []
+        for (i, one), (j, other) in combinations(enumerate(rows.values()), 2):
+            differences = [one[seed] - other[seed] for seed in one.keys() & other.keys()]
+            if len(differences) >= FEWEST_SEEDS and np.isfinite(differences).all():
+                weight = math.sqrt(len(differences) - 1)
+                lines.append([weight * (n in (i, j)) for n in range(len(names))])
+                variances.append(weight * np.var(differences, ddof=1))
+        if lines:
+            solution = np.linalg.lstsq(np.array(lines), np.array(variances), rcond=None)[0]  # (3)
+            known = [any(line[n] for line in lines) for n in range(len(names))]
+            sds = np.sqrt(np.maximum(solution, 0.0))
+            spreads |= {
+                (row, column): float(sd) for row, sd, is_known in zip(names, sds, known, strict=True) if is_known
+            }
     return spreads
 
 
@@ -135,8 +154,13 @@ def seeds_to_decide(rule: Rule, spreads: Spreads | float, more_than: int = 0) ->
     return numbers[first] if first < len(numbers) else None
 
 
-def what_it_can_decide(rule: Rule, design: Design, stored: Sequence[StudyRecord]) -> str:
+def what_it_can_decide(whole: Rule, design: Design, stored: Sequence[StudyRecord]) -> str:
     """Say in words whether the seeds of a design can decide a claim, at the spread of the study's stored runs."""
+    rule = of_losses(whole)
+    assert rule is not None
+    of_scale = next((record for record in stored if record.design.scale == design.scale), None)
+    if of_scale is not None and (why := out_of_regime(whole, of_scale)):
+        return f"CANNOT DECIDE with any number of seeds, by the stored runs of scale {design.scale}: {why}"
     of_scales = {record.design.scale: spreads_of(rule, record) for record in stored}
     known = {scale: spreads for scale, spreads in of_scales.items() if spreads}
     if not known:

@@ -1,11 +1,12 @@
 """The rules that judge claims. The ledger marks the rules that were written after the runs that they judge.
 
-All differences are paired by seed. The margin m is the smallest effect that would matter, named beforehand. Where any
-single comparison would decide a rule, Holm's correction covers all comparisons of the rule.
+All differences are paired by seed, and a pair of two devices decides nothing. The margin m is the smallest effect that
+would matter, named beforehand. Holm's correction covers all comparisons of a claim, those without runs included. Where
+a claim was judged before at fewer pairs, every p value counts those looks (`verdict/sequential.py`).
 
     Differs      holds where the difference is shown in the claimed direction (p < 0.05); fails where the opposite is
                  shown, or where the 95% interval lies within ± m: so small a lead is not the claimed one
-    Equivalent   holds where the difference is shown to lie within ± m (two one-sided tests at 0.05) and the premises
+    Equivalent   holds where the difference is shown to lie within ± m (two one-sided tests at 0.025) and the premises
                  hold, without which "no difference" says nothing; fails where the 95% interval lies outside ± m
     Contrast     compares the difference of two rows between columns: an interaction. It holds where the weighted sum of
                  the columns' differences is shown in the claimed direction, and fails where it is shown to reach less
@@ -13,17 +14,20 @@ single comparison would decide a rule, Holm's correction covers all comparisons 
     Costs        holds where the 95% interval of the cost lies at or below the published cost plus m; fails where it
                  lies above
     Reaches      holds where every seed reaches the level, fails where the 95% interval of the mean lies below
-    Stays        holds where every seed stays at or below the level, else fails
-    InRegime     judges by another rule where runs have as many tokens for each parameter as the paper's runs have when
-                 their effect begins; below, the verdict is unclear ("regime not reached")
+    Stays        holds where every seed stays at or below the level; is partly so where the level is a cut of ours and
+                 every seed stays near it; else fails
+    InRegime     judges by another rule where a quantity of some rows (tokens, steps, logits, boards solved) shows that
+                 runs reach the regime in which the paper sees its effect; elsewhere the verdict is unclear
     Reported     is a difference that stands beside a verdict and has no influence on it
 
 A paper's own rules lie beside its claims, as in papers/coupled_qk/rules.py.
 """
 
+import itertools
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from attractor.claims.comparisons import (
     Compared,
@@ -32,16 +36,16 @@ from attractor.claims.comparisons import (
     Pair,
     by_round,
     compare,
+    looks_so_far,
     values,
     without_a_number,
 )
-from attractor.claims.verdicts import P_VALUE, Rule, Statement, figure
+from attractor.claims.verdicts import P_VALUE, Rule, Statement, bounds, figure
 from attractor.runs.quantity import LOSS, Quantity
 from attractor.runs.study_record import StudyRecord
 from attractor.verdict.family import Comparison, judge_family, pairs_to_exclude, pairs_to_show
 from attractor.verdict.intervals import mean_interval
 from attractor.verdict.outcome import Verdict
-from attractor.verdict.sequential import Sequential
 from attractor.verdict.words import p_in_words
 
 LEVEL = 0.05
@@ -53,6 +57,7 @@ class Differs(Rule):
     pairs: tuple[Pair, ...]
     quantity: Quantity = LOSS
     control: Control | None = None  # replaces the study's control
+    n_tests: int = field(default=0, repr=False)  # comparisons of the whole claim, where it has others than these
 
     @property
     def words(self) -> str:
@@ -61,27 +66,35 @@ class Differs(Rule):
 
     def parts(self, record: StudyRecord) -> list[Statement]:
         compared = {pair: compare(record, self.quantity, pair, self.control) for pair in self.pairs}
-        verdicts = judge_family(_asked(compared), level=1 - LEVEL, level_within=1 - LEVEL / 2)
+        tests = self.n_comparisons
+        verdicts = judge_family(_asked(compared), n_tests=tests, level=1 - LEVEL, level_within=1 - LEVEL / 2)
         return [self._part(pair, comparison, verdicts.get(pair)) for pair, comparison in compared.items()]
+
+    @property
+    def n_comparisons(self) -> int:
+        return max(self.n_tests, len(self.pairs))
+
+    def corrected(self, n_tests: int) -> "Differs":
+        return replace(self, n_tests=n_tests)
 
     def _part(self, pair: Pair, comparison: Compared, verdict: Verdict | None) -> Statement:
         part = measured(direction(pair), comparison, self.quantity)
         if comparison.obstacle is not None or verdict is None:
             return part
-        n, p = verdict.n, verdict.adjusted_p
+        part, p, pairs = _as_judged(part, verdict, self.quantity), verdict.adjusted_p, pairs_in_words(comparison)
         if verdict.outcome == "no difference":
             return replace(part, status="fails", reason=f"shown to lie within {in_unit(pair.margin, self.quantity)}")
         if verdict.outcome == "worse":
-            return replace(part, status="fails", reason=f"the opposite is shown with {n} pairs, {p_in_words(p)}")
+            return replace(part, status="fails", reason=f"the opposite is shown with {pairs}, {p_in_words(p)}")
         if verdict.outcome == "better" and p is not None:
-            return replace(part, status="holds", reason=f"shown with {n} pairs, {p_in_words(p)}", weakness=(P_VALUE, p))
-        tests = len(self.pairs)
+            return replace(part, status="holds", reason=f"shown with {pairs}, {p_in_words(p)}", weakness=(P_VALUE, p))
+        tests = self.n_comparisons
         assert verdict.low is not None
         assert verdict.high is not None
         excluded = not verdict.low <= pair.effect <= verdict.high
         return replace(
             part,
-            reason=f"not shown with {n} pairs"
+            reason=f"not shown with {pairs}"
             + (", whose 95% interval excludes the effect in question" if excluded else ""),
             to_show=None if excluded else pairs_to_show(verdict.spread, pair.effect, LEVEL / tests),
             to_exclude=pairs_to_exclude(verdict.spread, pair.margin, LEVEL / 2 / tests),
@@ -98,6 +111,7 @@ class Equivalent(Rule):
     premises: tuple[Rule, ...] = ()
     only_above: bool = False
     control: Control | None = None
+    n_tests: int = field(default=0, repr=False)
 
     @property
     def words(self) -> str:
@@ -108,9 +122,16 @@ class Equivalent(Rule):
 
     def parts(self, record: StudyRecord) -> list[Statement]:
         compared = {pair: compare(record, self.quantity, pair, self.control) for pair in self.pairs}
-        verdicts = judge_family(_asked(compared, self.only_above), level=1 - LEVEL)
+        verdicts = judge_family(_asked(compared, self.only_above), n_tests=self.n_comparisons, level=1 - LEVEL)
         missing = self._missing_premise(record)
         return [self._part(pair, comparison, verdicts.get(pair), missing) for pair, comparison in compared.items()]
+
+    @property
+    def n_comparisons(self) -> int:
+        return max(self.n_tests, len(self.pairs))
+
+    def corrected(self, n_tests: int) -> "Equivalent":
+        return replace(self, n_tests=n_tests)
 
     def _statement(self, pair: Pair) -> str:
         return f"{pair.of} {'no higher than' if self.only_above else 'equal to'} {pair.against}{pair.place}"
@@ -119,18 +140,19 @@ class Equivalent(Rule):
         part = measured(self._statement(pair), comparison, self.quantity)
         if comparison.obstacle is not None or verdict is None:
             return part
-        n, p = verdict.n, verdict.p_within  # all parts must hold, so none needs a correction
+        part, pairs = _as_judged(part, verdict, self.quantity), pairs_in_words(comparison)
+        p = verdict.p_within  # all parts must hold, so none needs a correction
         margin = in_unit(pair.margin, self.quantity)
         bound = f"at most {margin} higher" if self.only_above else f"within {margin}"
-        if p is not None and p < LEVEL:
-            within = f"{bound} with {n} pairs, {p_in_words(p)}"
+        if p is not None and p < LEVEL / 2:
+            within = f"{bound} with {pairs}, {p_in_words(p)}"
             if missing:
                 return replace(part, reason=f"{within}, but the premise is not shown: {missing}")
             return replace(part, status="holds", reason=within, weakness=(P_VALUE, p))
         if verdict.adjusted_beyond is not None and verdict.adjusted_beyond < LEVEL:
-            return replace(part, status="fails", reason=f"a difference beyond {margin} is shown with {n} pairs")
-        needed = pairs_to_exclude(verdict.spread, pair.margin, LEVEL, n_sides=1 if self.only_above else 2)
-        shown = f"not shown to {'be' if self.only_above else 'lie'} {bound} with {n} pairs"
+            return replace(part, status="fails", reason=f"a difference beyond {margin} is shown with {pairs}")
+        needed = pairs_to_exclude(verdict.spread, pair.margin, LEVEL / 2, n_sides=1 if self.only_above else 2)
+        shown = f"not shown to {'be' if self.only_above else 'lie'} {bound} with {pairs}"
         return replace(part, reason=shown, to_exclude=needed)
 
     def _missing_premise(self, record: StudyRecord) -> str:
@@ -150,13 +172,18 @@ class Contrast(Rule):
 
     pair: Pair
     weights: tuple[tuple[str, float], ...]  # by column
-    looks: tuple[int, ...]  # numbers of pairs at which the sum is judged; the last ends the study
+    looks: tuple[int, ...] = ()  # planned numbers of pairs at which the sum is judged; the last ends the study
     quantity: Quantity = LOSS
 
     @property
     def words(self) -> str:
         less = f"fails where less than {in_unit(self.pair.margin, self.quantity)} is shown"
-        return f"{self.quantity.name}: {self._statement}; {less}; looks at {', '.join(map(str, self.looks))} pairs"
+        looks = f"; looks at {', '.join(map(str, self.looks))} pairs" if self.looks else ""
+        return f"{self.quantity.name}: {self._statement}; {less}{looks}"
+
+    @property
+    def n_comparisons(self) -> int:
+        return 1
 
     @property
     def _statement(self) -> str:
@@ -176,24 +203,25 @@ class Contrast(Rule):
         part = measured(self._statement, Compared(sums, obstacles[0] if obstacles else None), self.quantity)
         if obstacles:
             return [part]
-        if len(seeds) < self.looks[0]:
-            return [replace(part, reason=f"{len(seeds)} pairs, but the first look is planned at {self.looks[0]} pairs")]
-        return [self._judged(part, list(sums.values())[: self.looks[-1]])]
+        first = self.looks[0] if self.looks else 2
+        if len(seeds) < first:
+            return [replace(part, reason=f"{len(seeds)} pairs, but the first look is planned at {first} pairs")]
+        looks = self.looks or looks_so_far(record, len(seeds))
+        asked = Comparison(self.pair.of, tuple(sums.values())[: max((*self.looks, 0)) or None], looks=looks)
+        return [self._judged(part, judge_family({"sum": asked}, level=1 - LEVEL)["sum"], looks)]
 
-    def _judged(self, part: Statement, sums: Sequence[float]) -> Statement:
-        plan = Sequential(LEVEL, 0.0, self.looks[-1], looks=self.looks)
-        interval = self.quantity.shown(plan.look(sums).interval)
-        assert interval.low is not None
-        assert interval.high is not None
-        part = replace(part, interval=interval, ours=figure(interval, self.quantity.unit), n=interval.n)
-        sign = 1 if self.pair.effect > 0 else -1
-        least, most = sorted((sign * interval.low, sign * interval.high))
-        seen = f"with {interval.n} pairs, at a level corrected for {len(self.looks)} planned looks"
+    def _judged(self, part: Statement, verdict: Verdict, looks: tuple[int, ...]) -> Statement:
+        part, sign = _as_judged(part, verdict, self.quantity), 1 if self.pair.effect > 0 else -1
+        assert verdict.low is not None
+        assert verdict.high is not None
+        least, most = sorted((sign * verdict.low, sign * verdict.high))
+        kind = "planned looks" if self.looks else "looks"
+        seen = f"with {verdict.n} pairs" + (f", at a level corrected for {len(looks)} {kind}" if looks else "")
         if most < self.pair.margin:
             return replace(part, status="fails", reason=f"shown to be less than the margin {seen}")
         if least > 0:
-            return replace(part, status="holds", reason=f"shown {seen}")
-        left = "the next look may" if interval.n < self.looks[-1] else "a further study would have to"
+            return replace(part, status="holds", reason=f"shown {seen}", weakness=(P_VALUE, verdict.p or 0.0))
+        left = "the next look may" if verdict.n < max((*self.looks, 0)) else "a further study would have to"
         return replace(part, reason=f"not shown {seen}; {left} decide")
 
 
@@ -309,16 +337,18 @@ class Stays(Rule):
     columns: tuple[str, ...]
     level: float
     quantity: Quantity
+    near: float | None = None  # the level is a cut of ours, and up to here the claim is partly so
 
     @property
     def words(self) -> str:
-        return f"{self.quantity.name} of {', '.join(self.rows)} at most {self.level:g}{_among(self.columns)}"
+        cut = "" if self.near is None else f" (a cut of ours; partly up to {self.near:g})"
+        return f"{self.quantity.name} of {', '.join(self.rows)} at most {self.level:g}{cut}{_among(self.columns)}"
 
     def parts(self, record: StudyRecord) -> list[Statement]:
         return [self._part(record, row, column) for row in self.rows for column in self.columns]
 
     def _part(self, record: StudyRecord, row: str, column: str) -> Statement:
-        statement = replace(self, rows=(row,), columns=(column,)).words
+        statement = replace(self, rows=(row,), columns=(column,), near=None).words
         numbers = values(record, self.quantity, row, column)
         if isinstance(numbers, Obstacle):
             return Statement(statement, numbers.status, numbers.reason)
@@ -328,64 +358,126 @@ class Stays(Rule):
         largest, n = max(numbers.values()), len(numbers)
         reason = f"the largest of {n} seeds is {largest:.3g}" if n > 1 else f"the only seed has {largest:.3g}"
         part = Statement(statement, "fails", reason, f"{largest:.3g}", n=n)
-        if largest > self.level:
+        if largest > (self.level if self.near is None else self.near):
             return part
         if lost := without_a_number(record, self.quantity, row, column):
             return replace(part, status="unclear", reason=_lost(lost))
+        if largest > self.level:
+            return replace(part, status="partly", reason=f"{reason}: near the cut of {self.level:g}, which is ours")
         return replace(part, status="holds", weakness=(f"{self.quantity.name} at most {self.level:g}", largest))
 
 
 @dataclass(frozen=True)
-class InRegime(Rule):
-    """Judge by `rule` where the runs reach the regime in which the paper sees its effect; elsewhere it is unclear."""
+class Conditional(Rule):
+    """Judge by `rule` where the record has no obstacle to it; elsewhere the parts that have runs are unclear."""
 
     rule: Rule
-    tokens_per_parameter: float
+
+    @property
+    @abstractmethod
+    def condition(self) -> str: ...
+
+    @abstractmethod
+    def obstacle(self, record: StudyRecord) -> str | None:
+        """Return why the record cannot tell; None where it can."""
 
     @property
     def words(self) -> str:
-        return f"{self.rule.words}; regime not reached below {self.tokens_per_parameter:.2g} tokens a parameter"
+        return f"{self.rule.words}; {self.condition}"
 
     def parts(self, record: StudyRecord) -> list[Statement]:
-        ratios = [
-            int(cell.config["n_steps"]) * int(cell.config["batch_size"]) * int(cell.config["seq_len"])
-            * int(cell.config.get("accumulation", 1)) / outcome.summary["n_parameters"]
-            for cell in record.cells
-            if cell.row == record.design.baseline and {"n_steps", "batch_size", "seq_len"} <= cell.config.keys()
-            for outcome in cell.outcomes
-            if outcome.summary.get("n_parameters")
-        ]  # fmt: skip
-        if not ratios or min(ratios) >= self.tokens_per_parameter:
-            return self.rule.parts(record)
-        why = (
-            f"regime not reached: these runs have {min(ratios):.2g} tokens a parameter, and the paper's effect begins "
-            f"at {self.tokens_per_parameter:.2g}; longer runs would decide"
-        )
-        return [cannot_tell(part, why) for part in self.rule.parts(record)]
+        parts, why = self.rule.parts(record), self.obstacle(record)
+        return parts if why is None else [cannot_tell(part, why) for part in parts]
+
+    @property
+    def n_comparisons(self) -> int:
+        return self.rule.n_comparisons
+
+    def corrected(self, n_tests: int) -> Rule:
+        return replace(self, rule=self.rule.corrected(n_tests))
+
+
+@dataclass(frozen=True)
+class InRegime(Conditional):
+    """Judge by `rule` where the mean of a quantity lies within limits, of each of these rows in each of the columns."""
+
+    rows: tuple[str, ...]
+    quantity: Quantity
+    why: str  # the reason why nothing can be told outside the limits
+    least: float = -math.inf
+    most: float = math.inf
+    columns: tuple[str, ...] = ("",)
+
+    @property
+    def condition(self) -> str:
+        limits = (("at least", self.least), ("at most", self.most))
+        limit = " and ".join(f"{name} {value:g}" for name, value in limits if math.isfinite(value))
+        rows = f"{', '.join(self.rows)}{_among(self.columns)}"
+        return f"regime not reached unless {self.quantity.name} of {rows} is {limit}"
+
+    def obstacle(self, record: StudyRecord) -> str | None:
+        for row, column in itertools.product(self.rows, self.columns):
+            numbers, where = values(record, self.quantity, row, column), f"{row}{_among((column,))}"
+            if isinstance(numbers, Obstacle):
+                return f"cannot tell: these runs did not record {self.quantity.name} of {where}; new runs do"
+            mean = math.fsum(numbers.values()) / len(numbers)
+            if not self.least <= mean <= self.most:
+                return f"regime not reached: {self.quantity.name} of {where} is {mean:.3g}, and {self.why}"
+        return None
+
+
+@dataclass(frozen=True)
+class WhereShown(Conditional):
+    """Judge by `rule` where the premise is shown by the same record."""
+
+    premise: Rule
+    why: str
+
+    @property
+    def condition(self) -> str:
+        return f"regime not reached unless {self.premise.words}"
+
+    def obstacle(self, record: StudyRecord) -> str | None:
+        missing = [part for part in self.premise.parts(record) if part.status != "holds"]
+        return f"regime not reached: {missing[0].statement} is not shown, and {self.why}" if missing else None
 
 
 def cannot_tell(part: Statement, why: str) -> Statement:
     """Return the part as unclear, unless it has no runs or decides nothing."""
     if part.status in (None, "not run"):
         return part
-    return replace(part, status="unclear", reason=f"cannot tell: {why}", to_show=None, to_exclude=None)
+    return replace(part, status="unclear", reason=why, to_show=None, to_exclude=None)
 
 
 def measured(statement: str, comparison: Compared, quantity: Quantity) -> Statement:
     """Return the measured difference as a statement that is still unclear, or that has the obstacle's status."""
     if len(comparison.rates) == 2:  # the rows differ in the rate that a pilot chose for them
         statement += f" (learning rates {comparison.rates[0]:g} and {comparison.rates[1]:g})"
-    statement += "".join(f" (runs of {row} equal those of {other})" for row, other in comparison.equal_rows)
-    n = len(comparison.differences)
-    if comparison.n_apart:
-        statement += f" ({comparison.n_apart} of {n} pairs are of a CPU and a GPU)"
-    part = Statement(statement, "unclear", unit=quantity.unit, n=n, quantity=quantity.name)
+    n, apart = len(comparison.differences), ""
+    if comparison.apart:
+        beside = quantity.shown(mean_interval(comparison.apart))
+        what = f"{figure(beside, quantity.unit)} {bounds(beside)}".strip()
+        pairs = "a pair" if len(comparison.apart) == 1 else f"{len(comparison.apart)} pairs"
+        apart = f"{pairs} of two devices: {what}"
+    part = Statement(statement, "unclear", unit=quantity.unit, n=n, quantity=quantity.name, apart=apart)
     if comparison.differences and all(map(math.isfinite, comparison.differences.values())):
         interval = quantity.shown(mean_interval(comparison.differences))
         part = replace(part, ours=figure(interval, quantity.unit), interval=interval)
     if comparison.obstacle is None:
         return part
     return replace(part, status=comparison.obstacle.status, reason=comparison.obstacle.reason)
+
+
+def _as_judged(part: Statement, verdict: Verdict, quantity: Quantity) -> Statement:
+    """Return the part with the judge's interval, which counts the looks."""
+    assert verdict.measured is not None
+    interval = quantity.shown(verdict.measured)
+    return replace(part, interval=interval, ours=figure(interval, quantity.unit), n=verdict.n)
+
+
+def pairs_in_words(comparison: Compared) -> str:
+    n, looks = len(comparison.differences), comparison.looks
+    return f"{n} pairs" + (f" at the last of looks at {', '.join(map(str, looks))}" if looks else "")
 
 
 def _asked(compared: Mapping[Pair, Compared], only_above: bool = False) -> dict[Pair, Comparison]:
@@ -397,6 +489,7 @@ def _asked(compared: Mapping[Pair, Compared], only_above: bool = False) -> dict[
             margin=pair.margin,
             only_above=only_above,
             lower_is_better=pair.effect < 0,
+            looks=comparison.looks,
         )
         for pair, comparison in compared.items()
         if comparison.testable

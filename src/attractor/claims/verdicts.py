@@ -4,6 +4,7 @@ A rule splits a claim into parts. Every part has a status, and the claim is thei
 
     fails      if any part fails
     holds      if all parts hold
+    partly     if all others are near a cut of ours
     not run    if no part has runs
     unclear    otherwise, with what would decide it                                                         (1)
 
@@ -24,10 +25,10 @@ from attractor.runs.study_record import StudyRecord
 from attractor.verdict.family import MOST
 from attractor.verdict.intervals import Interval
 
-REVISION = 2  # raise this number when code changes a verdict without changing a rule's fields
+REVISION = 3  # raise this number when code changes a verdict without changing a rule's fields
 
 P_VALUE = "p"  # the kind of weakness of a statement that a test shows
-Status = Literal["holds", "fails", "unclear", "not run"]
+Status = Literal["holds", "fails", "partly", "unclear", "not run"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Statement:
     to_exclude: int | None = None  # pairs that would show, if there is no effect, that it lies within the margin
     remark: str = ""  # a note beside the status, such as "better than published"
     quantity: str = ""  # what was compared, where the statement does not say it
+    apart: str = ""  # the pairs of two devices, which decide nothing
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,15 @@ class Rule(ABC):
     def parts(self, record: StudyRecord) -> list[Statement]: ...
 
     @property
+    def n_comparisons(self) -> int:
+        """The comparisons over which Holm's correction runs."""
+        return 0
+
+    def corrected(self, n_tests: int) -> "Rule":
+        """Return the rule as a part of a claim that has so many comparisons."""
+        return self
+
+    @property
     def fingerprint(self) -> str:
         """A hash of the rule's fields and of REVISION."""
         fields = re.sub(r"\d+\.\d+(e-?\d+)?", lambda number: f"{float(number[0]):.9g}", repr(self))
@@ -92,8 +103,9 @@ class Rule(ABC):
         status = conjunction(part.status for part in deciding)
         part = _telling(status, deciding)
         further = _command(deciding, record) if status == "unclear" else ""
-        reason = "; ".join(filter(None, (_reason(status, part, deciding), further, *_asides(parts))))
-        brief = f"{_stated(part)}: {re.split('[;:] ', part.reason)[0]}"
+        asides = (*_asides(parts), _unknown_processors(record) if self.n_comparisons else "")
+        reason = "; ".join(filter(None, (_reason(status, part, deciding), further, *asides)))
+        brief = f"{_stated(replace(part, apart=''))}: {re.split('[;:] ', part.reason)[0]}"
         if record.design.scale == "smoke" and status != "not run":
             status, reason = (
                 "unclear",
@@ -103,6 +115,9 @@ class Rule(ABC):
         figures = (part.ours, part.interval, part.unit, part.n) if status != "not run" else ("", None, "", 0)
         remarks = [part.remark for part in deciding] if status == "holds" else []
         remark = next(filter(None, remarks), "") + (" in part" if any(remarks) and not all(remarks) else "")
+        n_judged = sum(other.status != "not run" for other in deciding)
+        if 0 < n_judged < len(deciding):
+            remark = f"{n_judged} of {len(deciding)} parts"
         no_interval = part.interval is None or part.interval.low is None
         few_runs = no_interval and (part.n == 1 or any(other.status == "not run" for other in deciding))
         partial = status == "unclear" and (few_runs or part.reason.startswith(SENSITIVITY_UNKNOWN))
@@ -118,9 +133,17 @@ class AllOf(Rule):
     def words(self) -> str:
         return ". And: ".join(rule.words for rule in self.rules)
 
+    @property
+    def n_comparisons(self) -> int:
+        return sum(rule.n_comparisons for rule in self.rules)
+
+    def corrected(self, n_tests: int) -> Rule:
+        return AllOf(tuple(rule.corrected(n_tests) for rule in self.rules))
+
     def parts(self, record: StudyRecord) -> list[Statement]:
-        """Return the parts of all rules. Equal statements about different quantities get the quantities' names."""
-        parts = [part for rule in self.rules for part in rule.parts(record)]
+        """Return the parts of all rules, of which each counts the comparisons of all. Equal statements about different
+        quantities get the quantities' names."""
+        parts = [part for rule in self.rules for part in rule.corrected(self.n_comparisons).parts(record)]
         quantities: dict[str, set[str]] = {}
         for part in parts:
             quantities.setdefault(part.statement, set()).add(part.quantity)
@@ -143,6 +166,8 @@ def conjunction(statuses: Iterable[Status | None]) -> Status:
         return "fails"
     if distinct == {"holds"}:
         return "holds"
+    if distinct <= {"holds", "partly"}:
+        return "partly"
     return "not run" if distinct == {"not run"} else "unclear"
 
 
@@ -150,7 +175,7 @@ def _telling(status: Status, parts: Sequence[Statement]) -> Statement:
     """Return the part whose figure represents the claim: the weakest if all hold, else the first with the status."""
     if status == "holds":
         return _weakest(parts)[1]
-    fitting = [part for part in parts if part.status == status] or parts
+    fitting = [part for part in parts if part.status in (status, "partly")] or parts
     return next((part for part in fitting if part.ours), fitting[0])
 
 
@@ -182,7 +207,8 @@ def _reason(status: Status, telling: Statement, parts: Sequence[Statement]) -> s
 
 
 def _stated(part: Statement) -> str:
-    return f"{part.statement} ({part.ours})" if part.ours else part.statement
+    figures = "; beside it ".join(filter(None, (part.ours, part.apart)))
+    return f"{part.statement} ({figures})" if figures else part.statement
 
 
 def _pairs_by_goal(parts: Sequence[Statement]) -> dict[str, int]:
@@ -222,6 +248,13 @@ def _asides(parts: Sequence[Statement]) -> list[str]:
     spans = ["" if part.interval is None else bounds(part.interval) for part in asides]
     texts = [" ".join(filter(None, (p.statement, p.ours, span))) for p, span in zip(asides, spans, strict=True)]
     return [f"beside it: {', '.join(texts)}"] if texts else []
+
+
+def _unknown_processors(record: StudyRecord) -> str:
+    """Say that pairs may be of two processors, where the runs had several and do not say which."""
+    n_processors = len(record.environments.get("processor", []))
+    known = all("processor" in outcome.summary for outcome in record.outcomes)
+    return "" if known or n_processors < 2 else f"runs do not say which of {n_processors} processors they had"
 
 
 def _size(record: StudyRecord) -> tuple[int, int] | None:

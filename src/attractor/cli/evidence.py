@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from tyro.conf import Positional
@@ -119,11 +120,11 @@ def claims(args: ClaimsArguments, console: Console) -> None:
     records = find_records(papers, args.root)
     prepare_place(args.write)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    dates: dict[str, Mapping[str, str]] = {}
+    dates: dict[str, Mapping[str, Any]] = {}
     for place, paper in papers.items():
         of_paper = read_rule_dates(place)
         if args.write is not None:
-            of_paper = renewed_rule_dates(of_paper, now, paper.claims)
+            of_paper = renewed_rule_dates(of_paper, now, paper.claims, records)
             prepare_place(place / RULES)
             write_sealed(place / RULES, of_paper)
         dates |= of_paper

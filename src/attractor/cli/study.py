@@ -137,14 +137,13 @@ def print_chances(file: Path, design: "Design", console: Console) -> None:
     if around is None:
         return
     claims = (claim for paper in read_papers(around).values() for claim in paper.claims if claim.id in design.claims)
-    rules = {claim.id: of_losses(claim.rule) for claim in claims if claim.rule is not None}
-    if not any(rules.values()):
+    rules = {claim.id: claim.rule for claim in claims if claim.rule is not None and of_losses(claim.rule) is not None}
+    if not rules:
         return
     stored = [record for record in find_records([around]) if record.design.name == design.name]
     console.print()
     for claim, rule in rules.items():
-        if rule is not None:
-            print_line(console, f"{claim}: {what_it_can_decide(rule, design, stored)}")
+        print_line(console, f"{claim}: {what_it_can_decide(rule, design, stored)}")
 
 
 def study_list(args: StudyListArguments, console: Console) -> None:

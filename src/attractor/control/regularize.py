@@ -2,7 +2,7 @@
 
     spectral         sum_W (sigma(W)^2 - 1)^2 + sum_b |b|^4                                                 (1)
     energy-single    |W_V W_O - sym(W_Q W_K')|^2,   sym(A) = (A + A') / 2, of a layer with one head          (2)
-    energy-multi     sum_h |W_V,h - W_O,h'|^2,   at best with W_V orthogonal (`orthogonal_values`)          (3)
+    energy-multi     sum_h |W_V,h - W_O,h'|^2,   as published with W_V and W_O orthogonal                   (3)
 
 Matrix norms are Frobenius norms, and penalties are summed over layers. Vectors are rows: q = x W_Q + b_Q and
 out = c W_O + b_O, so W is the transpose of what `nn.Linear` stores. (1) takes every linear map from x to queries, keys
@@ -117,7 +117,7 @@ class Regularizer(ABC):
     """Calling a regularizer returns the penalty for the model's present weights, differentiable in them."""
 
     name: ClassVar[str]
-    usual_weight: ClassVar[float]  # where the configuration gives none; docs/control.md has the published ones
+    usual_weight: ClassVar[float]  # the published one for ItrSA, where the configuration gives none
     matrices: ClassVar[tuple[str, ...]] = ()  # names among `linear_maps`
 
     def __init__(self, model: nn.Module) -> None:
@@ -171,7 +171,7 @@ class Spectral(Regularizer):
     """The penalty (1)."""
 
     name = "spectral"
-    usual_weight = 1e-6
+    usual_weight = 1e-4
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
@@ -221,7 +221,7 @@ class SingleEnergy(Regularizer):
     """The penalty (2)."""
 
     name = "energy-single"
-    usual_weight = 1e-4
+    usual_weight = 1e-6
     matrices = ("query", "key", "value", "out")
 
     def refusal(self, layer: Attention) -> Refusal | None:
@@ -256,7 +256,7 @@ class MultiEnergy(Regularizer):
     def of(self, layer: str, weights: Mapping[str, Tensor]) -> Float[Tensor, ""]:
         value, out = weights["value"], weights["out"]
         with without_autocast(out):
-            return multi_energy_gap(cayley(value) if self.is_orthogonal[layer] else value, out)
+            return multi_energy_gap(*map(cayley, (value, out)) if self.is_orthogonal[layer] else (value, out))
 
 
 REGULARIZERS: dict[str, type[Regularizer]] = {kind.name: kind for kind in (Spectral, SingleEnergy, MultiEnergy)}

@@ -123,7 +123,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     sigma_reparam: bool = later(False)
     """divide query and key matrices by their spectral norm"""
     orthogonal_values: bool = later(False)
-    """keep the matrix of values orthogonal, by construction"""
+    """keep the matrices of values and of the output orthogonal, by construction"""
     z_loss: float = later(0.0)
     """weight of a penalty on attention's logsumexp"""
     window: int | None = later(None)

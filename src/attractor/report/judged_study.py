@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attractor.claims.comparisons import learning_rate, n_on_two_devices, row_of_equal_runs
+from attractor.claims.comparisons import learning_rate, row_of_equal_runs, seeds_on_two_devices
 from attractor.claims.further_seeds import FEWEST, with_seeds
 from attractor.console import with_prefix
 from attractor.runs.quantity import LOSS_OF_VALIDATION, MEAN, Quantity
@@ -447,8 +447,8 @@ class JudgedStudy:
     def _devices_apart(self, row: str) -> str:
         """Return a remark for a row of which some runs are paired with runs on another kind of device."""
         cells = [(self.cell(row, column), self.cell(self.design.baseline, column)) for column in self.design.columns]
-        n_apart = sum(n_on_two_devices(*pair) for pair in cells)
-        return f"; {n_apart} of its pairs are of a CPU and a GPU" if n_apart else ""
+        n_apart = sum(len(seeds_on_two_devices(*pair)) for pair in cells)
+        return f"; {n_apart} of its pairs are of two devices" if n_apart else ""
 
     def _without_effect(self, row: str) -> str:
         """Return a remark for a row whose runs were, to the last digit, those of another row."""

@@ -21,7 +21,7 @@ HEADINGS = ("id", "claim", "published", "ours", "size", "seeds", "interval", "ve
 INTRODUCTION = "introduction.md"  # of a folder of papers
 BRIEF = 160  # characters of the reason in the table of the page
 SHORTENED = {"claim": 40, "published": 28}  # characters, on the console
-COLOURS = {"holds": "green", "fails": "red", "unclear": "yellow", "not run": "dim"}
+COLOURS = {"holds": "green", "fails": "red", "partly": "cyan", "unclear": "yellow", "not run": "dim"}
 PAGE_HEADINGS = ("id", "claim", "verdict", "reason")
 
 

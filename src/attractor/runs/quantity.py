@@ -26,7 +26,15 @@ MEAN = "mean"
 # The endings of the paths of costs.
 COSTS = ("parameters", "per_second", "bytes", "seconds", "per_token", "layer_equivalents")
 # The beginnings of paths whose numbers mean little if a model has not learned to use its context.
-IN_CONTEXT = ("metric.", "valid_loss", "loss", "probes.effective_rank", "probes.entropy")
+IN_CONTEXT = (
+    "metric.",
+    "valid_loss",
+    "loss",
+    "probes.effective_rank",
+    "probes.entropy",
+    "probes.top_share",
+    "probes.sink",
+)
 GUESS = 8 * math.log(2)  # nats per byte of a model that gives all bytes the same probability
 Number = float | None  # None: not measured; NaN: the run diverged
 
@@ -166,6 +174,13 @@ def _mean_loss_of_training(run: MeasuredRun) -> Number:
     return float(area / (run.curve[-1][0] - run.curve[0][0]) / bytes_per_token)
 
 
+def _loss_since_a_third(run: MeasuredRun) -> Number:
+    """Return the loss per byte at the end minus that after a third of training: how a curve goes on."""
+    bytes_per_token = run.summary.get("bytes_per_token")
+    third = [loss for tokens, loss in run.curve if 3 * tokens <= run.curve[-1][0]]
+    return (run.curve[-1][1] - third[-1]) / bytes_per_token if third and bytes_per_token else None
+
+
 def _loss_elsewhere(run: MeasuredRun) -> Number:
     """Return the loss per byte on corpora that the run did not train on."""
     losses = run.probes.get("elsewhere", {})
@@ -209,6 +224,11 @@ def _shortest_slow_memory(run: MeasuredRun) -> Number:
     return min(sum(heads) / len(heads) for heads in by_layer) if by_layer else None
 
 
+def _tokens_per_parameter(run: MeasuredRun) -> Number:
+    tokens, parameters = run.summary.get("tokens"), run.summary.get("n_parameters")
+    return tokens / parameters if tokens and parameters else None
+
+
 def _boards_over_time(run: MeasuredRun) -> Mapping[str, float]:
     """Return the shares of boards out of distribution that are solved, by the number of iterations."""
     solved = run.probes.get("dynamics", {}).get("accuracy", {}).get("ood", {}).get("board_accuracy", {})
@@ -235,11 +255,14 @@ COMPUTED: dict[str, Callable[[MeasuredRun], Number]] = {
     "loss_per_byte": _loss_per_byte,
     "end_loss": _loss_at_the_end,
     "loss_of_training": _mean_loss_of_training,
+    "loss_since_a_third": _loss_since_a_third,
     "elsewhere_loss": _loss_elsewhere,
     "loss_gap_elsewhere": _loss_gap_elsewhere,
     "instabilities": _instabilities,
     "gate_opening": _magnitude("timescales.gate"),  # a gate may open with either sign
     "shortest_slow_memory": _shortest_slow_memory,
+    "tokens_per_parameter": _tokens_per_parameter,
+    "n_layers_of_maps": lambda run: float(len(run.probes.get("effective_rank") or ())) or None,
     "gained_by_time": _gained_by_time,
     "solved_by_time": _solved_by_time,
     "penalty_reach": _penalty_reach,
@@ -257,12 +280,16 @@ LOSS = Quantity("validation loss", "loss_per_byte", "lower", unit="nats/byte")
 # The measure of stability: it needs no context, and a diverged run is a result.
 END_LOSS = Quantity("loss at the end of training", "end_loss", "lower", unit="nats/byte")
 MEAN_LOSS = Quantity("mean validation loss of training", "loss_of_training", "lower", unit="nats/byte")
+LOSS_SINCE_A_THIRD = Quantity(
+    "loss at the end minus that after a third of training", "loss_since_a_third", unit="nats/byte"
+)
 LOSS_ELSEWHERE = Quantity("loss on corpora it was not trained on", "elsewhere_loss", "lower", unit="nats/byte")
 GAP_ELSEWHERE = Quantity(
     "loss on corpora it was not trained on minus its own", "loss_gap_elsewhere", "lower", unit="nats/byte"
 )
 SPEED = Quantity("throughput", "tokens_per_second", "higher", unit="x")
 MEMORY = Quantity("peak memory", "peak_memory_bytes", "lower", unit="x")
+TOKENS_PER_PARAMETER = Quantity("tokens a parameter", "tokens_per_parameter")
 INSTABILITIES = Quantity("loss spikes and skipped steps", "instabilities", "lower")
 
 

@@ -172,6 +172,7 @@ class StudyRecord:
     design: Design
     cells: tuple[Cell, ...]
     environments: dict[str, list[str]] = field(default_factory=dict)  # by field: every value that occurs in the runs
+    looks: tuple[int, ...] = ()  # numbers of pairs at which the claim in hand was judged before (`claims/ledger.py`)
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
@@ -411,10 +412,18 @@ def outcome(seed: int, run: RunFolder) -> Outcome:
     run.refuse_altered()
     records = run.metrics()
     curve = {r["tokens"]: r["valid_loss"] for r in records if r.get("valid_loss") is not None}
-    summary = with_bytes_per_token(run.summary() or {}, run.config)
+    summary = with_bytes_per_token(run.summary() or {}, run.config) | processor(run)
     probes = read_sealed(run.path / PROBES_FILE) or {}
     measured = (summary, probes, tuple(sorted(curve.items())), training_curve(records, curve))
     return Outcome(seed, run.path.name, *map(with_short_series, measured))
+
+
+def processor(run: RunFolder) -> dict[str, str]:
+    """Return the name of what computed a run: runs on two processors round in other ways. Unknown of older runs."""
+    on_gpu = str((run.summary() or {}).get("device", "")).startswith("cuda")
+    names = run.environment.get("gpus" if on_gpu else "processor") or []
+    listed = sorted({str(name) for name in (names if isinstance(names, list) else [names])})
+    return {"processor": ", ".join(listed)} if listed else {}
 
 
 def training_curve(records: Sequence[Mapping[str, Any]], evaluated: Collection[int]) -> tuple[tuple[int, float], ...]:

@@ -86,7 +86,7 @@ class TrainConfig(PrintsChanges):
     regularizer: str | None = later(None)
     """penalty on attention's weights: spectral, energy-single or energy-multi; by default off"""
     regularizer_weight: float | None = later(None)
-    """weight of the regularizer in the loss; by default 1e-6 (spectral) or 1e-4 (energies; 1e-5 in AKOrN)"""
+    """weight of the regularizer in the loss; by default 1e-4 (1e-5: spectral in AKOrN; 1e-6: energy-single)"""
     gate_lr: float | None = later(None)
     """learning rate of gates that start closed; by default lr"""
     ema: float | None = later(None)

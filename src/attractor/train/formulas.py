@@ -68,7 +68,16 @@ FORMULAS: dict[str, Formula] = {
     "gates of coupling": Formula(
         2, lambda config: config.gate_lr is not None and bool(getattr(config.model, "coupling_gates", ()))
     ),
+    # 2: the weights of penalties that a configuration leaves open are the published ones.
+    "weight of penalties": Formula(2, lambda config: config.regularizer_weight is None and _has_new_weight(config)),
+    # 2: the output of attention with orthogonal values is an orthogonal matrix, too.
+    "orthogonal output": Formula(2, lambda config: bool(getattr(config.model, "orthogonal_values", False))),
 }
+
+
+def _has_new_weight(config: Config) -> bool:
+    is_new = ("spectral", "energy-single", *(["energy-multi"] if config.model.family == "akorn" else []))
+    return config.regularizer in is_new
 
 
 def formulas_of(config: Config) -> dict[str, Any]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attractor.control import HeadRates, QKClip, Regularizer
 
 Config = Any  # a TrainConfig, which imports this module to check its fields
-ENERGY_OF_OSCILLATORS = 1e-5  # Jacobians' weight of energy regularizers on AKOrN; on ItrSA it is their usual weight
+SPECTRAL_OF_OSCILLATORS = 1e-5  # Jacobians' weight of the spectral penalty on AKOrN
 
 
 def check(config: Config) -> None:
@@ -166,6 +166,6 @@ def regularizer_weight(config: Config) -> float:
 
     if config.regularizer_weight is not None:
         return float(config.regularizer_weight)
-    if config.regularizer != "spectral" and config.model.family == "akorn":
-        return ENERGY_OF_OSCILLATORS
+    if config.regularizer == "spectral" and config.model.family == "akorn":
+        return SPECTRAL_OF_OSCILLATORS
     return REGULARIZERS[config.regularizer].usual_weight

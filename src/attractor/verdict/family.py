@@ -47,10 +47,11 @@ class Comparison:
     correlation: float | None = None
     obstacle: str = ""  # why nothing can be said
     pair_of: str = "seed"  # what both sides of a pair share
+    looks: tuple[int, ...] = ()  # numbers of pairs at which these are tested, where they are not those of the family
 
     @property
-    def has_looks(self) -> bool:
-        return self.design in ("paired", "against a number")
+    def tested_at(self) -> tuple[int, ...]:
+        return self.looks if self.design in ("paired", "against a number") else ()
 
 
 def judge_family(
@@ -66,16 +67,18 @@ def judge_family(
     `level_within` is the confidence that "no difference" takes, if it is not `level`.
     """
     alpha, alpha_within = (_error_rate(confidence or level) for confidence in (level, level_within))
-    compared = {key: _up_to_a_look(comparison, looks) for key, comparison in comparisons.items()}
+    compared = {
+        key: _up_to_a_look(replace(comparison, looks=comparison.looks or looks))
+        for key, comparison in comparisons.items()
+    }
     verdicts = {key: _undecided(comparison) for key, comparison in compared.items()}
-    estimates = _estimates({key: comparison for key, comparison in compared.items() if not verdicts[key].reason}, looks)
+    estimates = _estimates({key: comparison for key, comparison in compared.items() if not verdicts[key].reason})
     p: dict[Key, float | None] = {}
     within: dict[Key, float | None] = {}
     beyond: dict[Key, float | None] = {}
     for key, estimate in estimates.items():
         comparison = compared[key]
-        p[key], within[key] = _p_values(comparison, estimate, looks)
-        beyond[key] = None if comparison.margin is None else estimate.p_beyond(comparison.margin)
+        p[key], within[key], beyond[key] = _p_values(comparison, estimate)
     n_tests = max(n_tests, sum(value is not None for value in p.values()), 1)
     adjusted, adjusted_within, adjusted_beyond = (holm(values, n_tests) for values in (p, within, beyond))
     for key, estimate in estimates.items():
@@ -86,7 +89,7 @@ def judge_family(
             p_within=within[key],
             adjusted_beyond=adjusted_beyond[key],
         )
-        verdict = _with_interval(verdict, estimate, compared[key], level, looks)
+        verdict = _with_interval(verdict, estimate, compared[key], level)
         outcome = _outcome(verdict, compared[key], adjusted_within[key], alpha, alpha_within)
         verdict = _with_plan(replace(verdict, outcome=outcome), estimate, compared[key], alpha / n_tests)
         verdicts[key] = replace(verdict, reason=_reason(verdict, compared[key], adjusted_within[key], n_tests))
@@ -103,26 +106,32 @@ def pairs_to_exclude(spread: float | None, margin: float, error_rate: float, n_s
     return pairs_needed(spread, margin, 1 - (1 - POWER) / n_sides, 2 * error_rate) if spread else None
 
 
+PValues = tuple[float | None, float | None, float | None]
+"""The p values of "no difference", of "a difference of the margin or more" and of "a difference within the margin"."""
+
+
 def p_at_looks(
-    numbers: Sequence[float], looks: tuple[int, ...], margin: float | None = None
-) -> tuple[float | None, float | None]:
-    """Return p values that count all planned looks: of "no difference", and of "a difference of the margin or more"."""
+    numbers: Sequence[float], looks: tuple[int, ...], margin: float | None = None, only_above: bool = False
+) -> PValues:
+    """Return p values that count all looks."""
     so_far = [mean_estimate(numbers[:look]) for look in looks if look <= len(numbers)]
     if not so_far:
-        return None, None
+        return None, None, None
     p = p_over_looks([estimate.p() for estimate in so_far], looks)
     if margin is None:
-        return p, None
-    return p, p_over_looks([estimate.p_within(margin) for estimate in so_far], looks, two_sided=False)
+        return p, None, None
+    within = [estimate.p_within(margin, only_above) for estimate in so_far]
+    beyond = [estimate.p_beyond(margin) for estimate in so_far]
+    return p, p_over_looks(within, looks, two_sided=False), p_over_looks(beyond, looks)
 
 
 def _error_rate(level: float) -> float:
     return round(1 - level, 12)  # 1 - 0.95 is a little more than 0.05
 
 
-def _up_to_a_look(comparison: Comparison, looks: tuple[int, ...]) -> Comparison:
+def _up_to_a_look(comparison: Comparison) -> Comparison:
     """Leave out the pairs after the last planned look so far, which wait for the next one."""
-    done = [look for look in looks if look <= len(comparison.numbers)]
+    done = [look for look in comparison.looks if look <= len(comparison.numbers)]
     if not done or comparison.against:
         return comparison
     return replace(comparison, numbers=tuple(comparison.numbers)[: done[-1]])
@@ -141,11 +150,11 @@ def _undecided(comparison: Comparison) -> Verdict:
     return replace(verdict, lost=dict(comparison.lost), correlation=comparison.correlation)
 
 
-def _estimates(compared: Mapping[Key, Comparison], looks: tuple[int, ...]) -> dict[Key, Estimate]:
+def _estimates(compared: Mapping[Key, Comparison]) -> dict[Key, Estimate]:
     """Return each difference with its standard error, by moderated spreads among comparisons of one group."""
     groups: dict[Hashable, list[Key]] = {}
     for key, comparison in compared.items():
-        alone = looks or comparison.group is None  # the sequential test is that of each row's own spread
+        alone = comparison.looks or comparison.group is None  # the sequential test is that of each row's own spread
         groups.setdefault(("own", key) if alone else (comparison.design, comparison.group), []).append(key)
     estimates: dict[Key, Estimate] = {}
     for keys in groups.values():
@@ -169,18 +178,18 @@ def _estimate(comparison: Comparison, of_row: Summary, variance: float, d: float
     return welch_estimate(Summary(of_row.mean, math.sqrt(variance), n), baseline, d)
 
 
-def _p_values(comparison: Comparison, estimate: Estimate, looks: tuple[int, ...]) -> tuple[float | None, float | None]:
+def _p_values(comparison: Comparison, estimate: Estimate) -> PValues:
     margin = comparison.margin
-    if looks and comparison.has_looks:
-        return p_at_looks(comparison.numbers, looks, margin)
-    return estimate.p(), None if margin is None else estimate.p_within(margin, comparison.only_above)
+    if comparison.tested_at:
+        return p_at_looks(comparison.numbers, comparison.tested_at, margin, comparison.only_above)
+    if margin is None:
+        return estimate.p(), None, None
+    return estimate.p(), estimate.p_within(margin, comparison.only_above), estimate.p_beyond(margin)
 
 
-def _with_interval(
-    verdict: Verdict, estimate: Estimate, comparison: Comparison, level: float, looks: tuple[int, ...]
-) -> Verdict:
-    interval = estimate.interval(level)
-    if looks and comparison.has_looks and verdict.n >= looks[0]:
+def _with_interval(verdict: Verdict, estimate: Estimate, comparison: Comparison, level: float) -> Verdict:
+    interval, looks = estimate.interval(level), comparison.tested_at
+    if looks and verdict.n >= looks[0]:
         plan = Sequential(_error_rate(level), 0.0, looks[-1], looks=looks)
         interval = plan.look(comparison.numbers[: looks[-1]]).interval
     return replace(verdict, difference=interval.mean, low=interval.low, high=interval.high)

@@ -253,7 +253,7 @@ def _unplanned_looks(observations: Observations, baseline: str | None, verdict: 
     if len(counts) < 2:
         return ""
     differences = [ours[seed].value - theirs[seed].value for seed in sorted(dates, key=lambda seed: dates[seed])]
-    p, _ = p_at_looks(differences, tuple(counts))
+    p, *_ = p_at_looks(differences, tuple(counts))
     several = ", ".join(map(str, counts))
     return (
         f"The pairs of '{verdict.row}' end on {len(set(days))} days, with {several} pairs: if the table was read after "

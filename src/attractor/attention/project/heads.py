@@ -4,7 +4,7 @@
 
 Query head h reads key head h // (H / n_kv_heads). MHA has one key head per query head, MQA a single key head. With
 `orthogonal_values`, W_v is the orthogonal matrix (1 + A)^-1 (1 - A) of the antisymmetric part A of a free matrix, so
-that heads read directions that are orthogonal to one another.
+that heads read directions that are orthogonal to one another. The layer makes W_O orthogonal in the same way.
 
 Vaswani et al., Attention is all you need, 2017, arXiv 1706.03762; Ainslie et al., GQA, 2023, arXiv 2305.13245.
 """
