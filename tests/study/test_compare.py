@@ -18,13 +18,14 @@ import pytest
 import torch
 from rich.console import Console
 
+import attractor
 from attractor.attention import PRESETS
 from attractor.errors import InputError
 from attractor.models import FastSlowConfig
 from attractor.report.judged_study import JudgedStudy
 from attractor.runs.run_folder import RunFolder, find_runs
 from attractor.runs.study_record import StudyRecord
-from attractor.study.compare import SCALE, comparison, speedups
+from attractor.study.compare import PILOT_SEED, SCALE, comparison, speedups
 from attractor.study.launch import Job, launch, share_machine
 from attractor.study.plan import Conduct, Planned, plan_study
 from attractor.study.run import run_study
@@ -102,6 +103,25 @@ def test_its_folder_has_all_files_of_a_study_and_no_file_is_outside(
         line.text for line in JudgedStudy(record).verdict()
     ]
     assert str(out.parent) not in (out / "study.json").read_text().replace(record.design.command, "")
+
+
+def test_a_pilot_gives_each_row_its_best_rate_and_judges_none(base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: of a rate that learns nothing, one that learns and one that diverges, every run has the middle one. A
+    grid whose best rate is at its edge ends before any run that would be judged."""
+    settings = {"recipe": "laptop", "corpus": base.task.corpus, "d_model": 16, "n_layers": 1, "n_steps": 6}
+    settings |= {"eval_batches": 1, "device": "cpu", "seeds": 2, "workers": 2}
+    study = attractor.compare("standard", rates=(1e-9, 1e-2, 1e3), out=tmp_path / "tried", **settings)
+    assert {run.config.lr for run in study.runs} == {1e-2}
+    assert {run.config.seed for run in study.runs} == {0, 1}
+    pilot = StudyRecord.read(tmp_path / "tried" / "tried-rates")
+    assert (pilot.design.seeds, pilot.finished) == ((PILOT_SEED,), 6)
+    with pytest.raises(InputError, match=r"standard is at the edge; give --rates 5e-10 1e-09 1e-08 1e-07 2e-07"):
+        attractor.compare("standard", rates=(1e-9, 1e-8, 1e-7), out=tmp_path / "edge", **settings)
+    assert not (tmp_path / "edge" / "record.json").exists()
+    with pytest.raises(InputError, match="rates must be at least three different ones"):
+        attractor.compare("standard", rates=(1e-3, 1e-3), **settings)
+    with pytest.raises(InputError, match="unknown match 'parameter'; did you mean 'parameters'"):
+        attractor.compare("standard", match="parameter", **settings)
 
 
 def test_the_page_is_self_contained(first: tuple[Path, subprocess.CompletedProcess]) -> None:

@@ -34,6 +34,7 @@ from attractor.verdict.sequential_rows import SequentialRows
 from attractor.verdict.words import on_one_line
 
 POOL = "runs"
+RATES = "-rates"  # after the name of a study: its pilot of learning rates
 STUDY_FILE = "study.json"
 HEATMAPS = "heatmaps"  # the probe with pictures of attention maps
 PERCENT = "percent"  # in it, in place of `maps`: the thinned maps of a stored record
@@ -355,7 +356,7 @@ def refuse_foreign_folder(folder: Path) -> None:
     if not folder.is_dir() or (folder / STUDY_FILE).exists():
         return
     names = {child.name for child in folder.iterdir() if not child.name.startswith(".")}
-    if names - {POOL, SPEEDS}:  # which a study writes before its plan
+    if names - {POOL, SPEEDS, f"{folder.name}{RATES}"}:  # which a study writes before its plan
         raise InputError(f"'{folder}' holds files but no {STUDY_FILE}, so it is no study; choose a new or empty folder")
 
 

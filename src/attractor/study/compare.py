@@ -16,7 +16,7 @@ from attractor.console import print_line, seconds_of
 from attractor.errors import InputError, require, unknown
 from attractor.runs.configuration import config_hash
 from attractor.runs.quantity import LOSS_OF_VALIDATION, Quantity
-from attractor.runs.study_record import BUDGETS, StudyRecord
+from attractor.runs.study_record import BUDGETS, RATES, StudyRecord
 from attractor.study.budget import costs_in_words
 from attractor.study.plan import Conduct
 from attractor.study.run import run_study
@@ -148,7 +148,7 @@ def best_rates(
     scale = study.on(SCALE)
     pilot = replace(
         study,
-        name=f"{study.name}-rates",
+        name=f"{study.name}{RATES}",
         question=f"Which learning rate is best for each row, of {', '.join(f'{rate:g}' for rate in rates)}?",
         columns=axis("lr", *rates),
         scales={SCALE: replace(scale, seeds=(PILOT_SEED,))},
