@@ -16,7 +16,7 @@ import torch
 
 from attractor import cli
 from attractor.cli import listing
-from attractor.cli.commands import FURTHER
+from attractor.cli.commands import COMMANDS, FURTHER, options_of
 from attractor.errors import RunInterrupted
 from attractor.train.config import RECIPES
 from in_process import SHORT, TINY, Command, Said, command_in_process
@@ -221,6 +221,38 @@ def test_an_empty_prompt_starts_a_document(attractor: Command, trained: str) -> 
     said = attractor("generate", trained, "--max-new-tokens=8", "--checkpoint=last")
     assert (said.code, said.err) == (0, "")
     assert attractor("generate", trained, "--prompt=abc", "--max-new-tokens=0").out == "abc\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "keys"),
+    [
+        ("list", {"mechanisms", "sizes", "recipes", "tasks", "corpora"}),
+        ("check gated", {"findings"}),
+        ("init own.py", {"file"}),
+        ("runs show run", {"run", "state", "result", "configuration", "environment"}),
+        ("runs prune .", {"removed", "removable", "bytes"}),
+        ("report run", {"page"}),
+        ("generate run --max-new-tokens=3", {"prompt", "continuation"}),
+        ("evaluate run", {"rows", "checkpoint"}),
+        ("train --resume=run", {"run", "valid_loss", "metric"}),
+        ("study list", {"studies"}),
+        ("claims C1", {"claims"}),
+        ("compare run run2", {"report", "rows", "verdicts", "failures"}),
+        ("plan standard --no-calibrate", {"plans", "differences"}),
+    ],
+)
+def test_json_is_one_object_and_all_else_is_on_standard_error(
+    attractor: Command, trained: str, command: str, keys: set[str]
+) -> None:
+    shutil.copytree(trained, "run2")
+    said = attractor(*command.split(), "--json")
+    assert said.code == 0, said.err
+    assert keys <= json.loads(said.out).keys()
+
+
+def test_every_command_but_those_that_serve_or_print_a_script_has_json() -> None:
+    without = {name for name in COMMANDS if "json" not in {option.name for option in options_of(name)}}
+    assert without == {"watch", "completion"}
 
 
 def test_resuming_a_finished_run_reports_that_it_is_finished(attractor: Command, trained: str) -> None:

@@ -41,7 +41,7 @@ def class_of(command: str) -> type:
     module, _, function = COMMANDS[command].partition(".")
     arguments = getattr(import_module(f"attractor.cli.{module}"), function).__annotations__["args"]
     assert isinstance(arguments, type)
-    return with_settings(arguments)
+    return with_settings(arguments, command)
 
 
 def test_the_page_follows_from_the_help() -> None:

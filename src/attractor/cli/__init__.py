@@ -4,6 +4,7 @@ Every option is a field of a config and is checked there. A wrong input ends in 
 a command is imported when the command is chosen; help and completion read their texts from its source.
 """
 
+import json
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from attractor.cli.commands import COMMANDS, GROUPS, options_of
+from attractor.cli.commands import COMMANDS, GROUPS, WITH_JSON, options_of
 from attractor.cli.help import help_of_all, help_of_command, help_of_group
 from attractor.cli.parsing import parse_command, refuse_unknown_options
 from attractor.cli.streams import SIGPIPE, OutputLost, end_streams, guard_streams, loss_of_output
@@ -31,7 +32,7 @@ from attractor.errors import (
     part_not_installed,
     unknown,
 )
-from attractor.files import next_step
+from attractor.files import next_step, plain
 from attractor.train.interrupt import SIGNALS, Deadline, StopRequest
 
 if TYPE_CHECKING:
@@ -121,11 +122,19 @@ def run_line(words: Sequence[str], quiet: bool) -> None:
     with ctrl_c_ends_at_once():  # rich takes time to load, and help needs none
         from attractor.cli.console import FilteredConsole, LogConsole, heartbeat
 
-    console = FilteredConsole(quiet=quiet) if sys.stdout.isatty() else LogConsole(width=WIDTH_OF_A_LOG, quiet=quiet)
+    as_json = "--json" in words and name in WITH_JSON
+    if sys.stdout.isatty() or as_json:
+        console = FilteredConsole(quiet=quiet, stderr=as_json)
+    else:
+        console = LogConsole(width=WIDTH_OF_A_LOG, quiet=quiet)
     with heartbeat(console, f"attractor {name}"), Deadline(interrupted):
         try:
             args, run = parse(words)
-            run(args, console)
+            try:
+                run(args, console)
+            finally:
+                if as_json and console.answer and not quiet:
+                    print(json.dumps(plain(console.answer), indent=2, default=str))
         except InputError as error:
             error.args = (f"{error}{missing_next_step(str(error), name)}",)
             raise

@@ -10,7 +10,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from attractor.attention.presets import PRESETS
-from attractor.cli.console import say
+from attractor.cli.console import answer, say
 from attractor.errors import RunInterrupted, require, unknown
 from attractor.files import prepare_place
 from attractor.train.config import Runtime
@@ -142,6 +142,7 @@ def bench(args: BenchArguments, console: Console) -> None:
     except KeyboardInterrupt:
         state = f"'{args.out}' has each part that was done" if args.out is not None else "nothing is kept without --out"
         raise RunInterrupted(f"interrupted: {state}; the same command begins anew", signal.SIGINT) from None
+    answer(console, **record)
     if args.figure is not None:
         draw(record, args.figure)
         say(console, str(args.figure))

@@ -48,6 +48,8 @@ GROUPS = {
     "study": "Carry out controlled comparisons that are written down as files.",
     "data": "Prepare and check corpora on disk.",
 }
+OWN_JSON = ("judge", "race", "runs list", "plan")  # they print their JSON themselves
+WITH_JSON = tuple(name for name in COMMANDS if name not in (*OWN_JSON, "watch", "completion"))
 KINDS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: "BOOL"}
 NAMED = ("recipe", "size", "attention", "slow_attention", "task")  # options that take a name which `list` shows
 UNSET = ("; by default ", "; None: ")  # what comes before the meaning of None in the docstring of a field
@@ -107,6 +109,8 @@ def options_of(command: str) -> list[Option]:
     order = [name for kind in arguments.__mro__ for name in vars(kind).get("__annotations__", {})]
     options = [option_of(f, arguments) for f in sorted(fields(arguments), key=lambda f: order.index(f.name))]
     options.sort(key=lambda option: not option.positional)
+    if command in WITH_JSON:
+        options.append(Option("json", "FLAG", "print one JSON object, and all else on standard error", "", "off"))
     return [*options, *settings(arguments.without)] if hasattr(arguments, "without") else options
 
 

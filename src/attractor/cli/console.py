@@ -14,11 +14,22 @@ from attractor.console import SECONDS_BETWEEN, SignOfLife, in_time, without_cont
 
 
 class FilteredConsole(Console):
-    """A console whose texts cannot command the terminal: only the control codes of Rich itself reach it."""
+    """A console whose texts cannot command the terminal: only the control codes of Rich itself reach it.
+
+    `answer` is what the command found, for --json."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.answer: dict[str, Any] = {}
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(without_controls(segment.text), segment.style)
+
+
+def answer(console: Console, **facts: Any) -> None:
+    """Add what a command found to the one JSON object that --json prints."""
+    getattr(console, "answer", {}).update(facts)
 
 
 class LogConsole(FilteredConsole):

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from tyro.conf import Positional
 
-from attractor.cli.console import say
+from attractor.cli.console import answer, say
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ def data_prepare(args: DataPrepareArguments, console: Console) -> None:
         corpus = prepare(Preparation(**given, columns=columns_from(args.column), max_tokens=max_tokens), live)
     print_corpus(console, corpus)
     say(console, str(args.out))
+    answer(console, folder=str(args.out), train_tokens=len(corpus.train), valid_tokens=len(corpus.valid))
 
 
 def data_verify(args: DataVerifyArguments, console: Console) -> None:
@@ -69,4 +70,6 @@ def data_verify(args: DataVerifyArguments, console: Console) -> None:
 
     corpus = PreparedCorpus.open(args.folder)
     corpus.verify()
-    console.print(f"{len(corpus.train) + len(corpus.valid):,} tokens are as they were written", highlight=False)
+    n_tokens = len(corpus.train) + len(corpus.valid)
+    console.print(f"{n_tokens:,} tokens are as they were written", highlight=False)
+    answer(console, folder=str(args.folder), intact_tokens=n_tokens)

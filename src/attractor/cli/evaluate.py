@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from tyro.conf import Positional
 
-from attractor.cli.console import command_line, say
+from attractor.cli.console import answer, command_line, say
 from attractor.cli.options import OfTrainedModel, dtype_of, given, refuse_given
 from attractor.cli.study_code import define_mechanisms
 from attractor.console import progress, waiting
@@ -111,10 +111,12 @@ def _validation_sets(args: EvaluateArguments, console: Console) -> None:
     with progress(console) as start_progress:
         rows = list(evaluate_run(run, question, start_progress))
     console.print(table_of(rows, question.votes))
+    evaluation = record(run, question, rows, command_line())
+    answer(console, **evaluation)
     if args.out is None:
         return
     written = args.out / "evaluation.json"
-    write_json(written, record(run, question, rows, command_line()))
+    write_json(written, evaluation)
     if isinstance(run.model, RecurrentModel):
         figure = curves_figure(rows, run.model.config.n_iterations)
         write_bytes(args.out / "test-time.svg", as_file(figure, "svg", "test-time"))
@@ -148,8 +150,9 @@ def _texts(args: EvaluateArguments, console: Console) -> None:
     verdict = paired(*scores) if len(scores) == 2 else None
     if verdict is not None:
         say(console, in_words(verdict))
+    results = {"texts": texts.name, "held_out": texts.held_out, **record_of_texts(scores, verdict)}
+    answer(console, **results)
     if args.out is not None:
-        results = {"texts": texts.name, "held_out": texts.held_out, **record_of_texts(scores, verdict)}
         write_text(args.out / "documents.jsonl", "".join(lines_of_documents(scores)))
         _write_record(args, results, console)
 
@@ -186,9 +189,10 @@ def _tasks(args: EvaluateArguments, console: Console) -> None:
         lm = AttractorLM(causal, args.window, args.batch_size, start_progress)
         results = evaluate_tasks(lm, names, args.include_path, args.n_shots, args.limit, args.apply_chat_template)
     console.print(table_of_tasks(results))
+    fields_kept = ("results", "groups", "versions", "n-shot", "n-samples", "higher_is_better", "lm_eval_version")
+    chosen = {name: results[name] for name in fields_kept if name in results}
+    answer(console, **chosen)
     if args.out is not None:
-        fields_kept = ("results", "groups", "versions", "n-shot", "n-samples", "higher_is_better", "lm_eval_version")
-        chosen = {name: results[name] for name in fields_kept if name in results}
         conditions = {"window": lm.max_length, "start": lm.prefix_token_id, "chat_template": args.apply_chat_template}
         _write_record(args, {"model": causal.name, **conditions, "limit": args.limit, **chosen}, console)
 

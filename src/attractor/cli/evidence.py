@@ -1,7 +1,7 @@
 """Commands about the results of runs and studies: report and claims. They load no PyTorch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from attractor.cli.commands import COMMANDS, options_of
-from attractor.cli.console import say
+from attractor.cli.console import answer, say
 from attractor.cli.definitions import definitions
 from attractor.cli.study_code import announce_code
 from attractor.errors import InputError, unknown
@@ -61,7 +61,9 @@ def report(args: ReportArguments, console: Console) -> None:
             if getattr(args, name) != usual:
                 value = getattr(args, name)
                 raise InputError(f"{name} must be left out for a run, which is no study, got '{value}'; leave it out")
-        say(console, str(write_run_page(source, args.out)))
+        page = write_run_page(source, args.out)
+        say(console, str(page))
+        answer(console, page=str(page))
         return
     record = read_record(source) if source.is_file() else StudyRecord.read(source)
     if args.out is None and source.is_file():
@@ -80,6 +82,7 @@ def report(args: ReportArguments, console: Console) -> None:
         flags = {f"--{option.name.replace('_', '-')}" for option in options}
         write_text(args.store, without_private_folders(record, flags).to_text())
     say(console, str(page))
+    answer(console, page=str(page))
 
 
 def folder_around(source: Path) -> Path:
@@ -130,6 +133,9 @@ def claims(args: ClaimsArguments, console: Console) -> None:
         dates |= of_paper
     entries = ledger(records, claims, dates)
     print_ledger(console, entries, ids)
+    shown = [entry for entry in entries if not ids or entry.claim.id in ids]
+    verdicts = [{"id": entry.claim.id, "claim": entry.claim.statement, **asdict(entry.verdict)} for entry in shown]
+    answer(console, claims=verdicts)
     if args.write is not None:
         write_ledger(args.write, papers, entries, records)
         say(console, str(args.write))

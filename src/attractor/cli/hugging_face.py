@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from tyro.conf import Positional
 
-from attractor.cli.console import say
+from attractor.cli.console import answer, say
 from attractor.cli.options import dtype_of
 from attractor.files import refuse_inhabited
 from attractor.runs.run_folder import RunFolder
@@ -74,6 +74,7 @@ def print_result(console: Console, run: RunFolder, corpus: str = "CORPUS") -> No
     say(console, f"{summary['label']} attention, {summary['n_parameters']:,} parameters")
     say(console, f"train: attractor train --start {shlex.quote(str(run.path))} --corpus {corpus}")
     say(console, str(run.path))
+    answer(console, run=str(run.path), label=summary["label"], n_parameters=summary["n_parameters"])
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,7 @@ def export(args: ExportArguments, console: Console) -> None:
         architecture,
     )
     say(console, str(out))
+    answer(console, folder=str(out), checkpoint=run.checkpoint)
 
 
 def labels_to_export(config: "TrainConfig") -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from rich.text import Text
 from tyro.conf import Positional
 
 from attractor.cli.commands import FROM_THE_TASK, names, options_of, shown
-from attractor.cli.console import say
+from attractor.cli.console import answer, say
 from attractor.cli.definitions import definitions
 from attractor.cli.help import columns
 from attractor.console import temporary_text, with_prefix
@@ -39,6 +39,7 @@ def show_list(args: ListArguments, console: Console) -> None:
     attractor list mechanisms
     attractor list coupled-euler
     """
+    answer(console, **{kind: dict(phrases) for kind, phrases in names().items()})
     if args.name is None:
         for kind in OPTIONS:
             console.print(overview(kind, console.width))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from tyro.conf import Positional
 
-from attractor.cli.console import command_line, say
+from attractor.cli.console import answer, command_line, say
 from attractor.cli.options import MEASURED, OfTrainedModel, dtype_of
 from attractor.cli.study_code import define_mechanisms
 from attractor.console import StartProgress, progress, waiting
@@ -88,6 +88,7 @@ def measure(args: MeasureArguments, console: Console) -> None:
                 model_record, finished = _measured(args, path, plan, text, start_progress, keep)
             if model_record is not None:
                 records.append(model_record)
+                answer(console, models=records)
                 _show(model_record, console)
             if not finished:
                 break

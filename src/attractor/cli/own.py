@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from tyro.conf import Positional
 
-from attractor.cli.console import say
+from attractor.cli.console import answer, say
 from attractor.errors import InputError, RunStopped
 from attractor.files import write_text
 
@@ -68,6 +68,7 @@ def init(args: InitArguments, console: Console) -> None:
     say(console, f"check it: attractor check {args.file}:Mine")
     say(console, f"compare it: attractor compare standard {args.file}:Mine")
     say(console, str(args.file))
+    answer(console, file=str(args.file))
 
 
 def check(args: CheckArguments, console: Console) -> None:
@@ -83,5 +84,6 @@ def check(args: CheckArguments, console: Console) -> None:
     for finding in findings:
         table.add_row(finding.what, SIGNS[finding.holds], finding.words)
     console.print(table)
+    answer(console, findings=[finding._asdict() for finding in findings])
     if failed := [finding for finding in findings if finding.holds is False]:
         raise RunStopped(f"{args.mechanism}: {failed[0].words}")

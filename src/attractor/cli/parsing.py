@@ -3,13 +3,13 @@
 import re
 from collections.abc import Sequence
 from contextlib import redirect_stderr
-from dataclasses import make_dataclass
+from dataclasses import field, make_dataclass
 from difflib import get_close_matches
 from io import StringIO
 from itertools import dropwhile, takewhile
 from typing import Any
 
-from attractor.cli.commands import names, options_of
+from attractor.cli.commands import WITH_JSON, names, options_of
 from attractor.errors import InputError
 
 BAD_VALUE = r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be .* \[(.*)\]"
@@ -21,11 +21,12 @@ KINDS = {"INT": "a whole number", "FLOAT": "a number", "{FLOAT FLOAT}": "two num
 KINDS |= {"INT|{auto}": "a whole number or auto", "INT ...": "whole numbers", "{[INT [INT ...]]}": "whole numbers"}
 
 
-def with_settings(arguments: type) -> type:
+def with_settings(arguments: type, name: str) -> type:
     """Return the class of a command's arguments; that of a command that trains has an option for every setting."""
-    if not hasattr(arguments, "settings"):
-        return arguments
-    return make_dataclass(arguments.__name__, arguments.settings(), bases=(arguments,), frozen=True)
+    further = [*arguments.settings()] if hasattr(arguments, "settings") else []
+    if name in WITH_JSON:
+        further.append(("json", bool, field(default=False)))
+    return make_dataclass(arguments.__name__, further, bases=(arguments,), frozen=True, kw_only=True)
 
 
 def parse_command(arguments: type, name: str, argv: Sequence[str]) -> Any:
@@ -35,7 +36,7 @@ def parse_command(arguments: type, name: str, argv: Sequence[str]) -> Any:
     message = StringIO()
     try:
         with redirect_stderr(message):
-            return tyro.cli(with_settings(arguments), prog=f"attractor {name}", args=list(argv), add_help=False)
+            return tyro.cli(with_settings(arguments, name), prog=f"attractor {name}", args=list(argv), add_help=False)
     except SystemExit as stopped:
         raise InputError(_in_one_line(message.getvalue(), name)) from stopped
 

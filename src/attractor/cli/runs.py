@@ -14,7 +14,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from attractor.attention.named import mechanism
-from attractor.cli.console import command_line, say
+from attractor.cli.console import answer, command_line, say
 from attractor.cli.options import Common, OfTrainedModel, refuse_given, runtime_of
 from attractor.cli.study_code import define_mechanisms
 from attractor.cli.study_ending import report_study
@@ -65,9 +65,9 @@ class CompareArguments(Common):
     without: ClassVar[Sequence[str]] = ("attention", "seed")
 
     presets: Positional[tuple[str, ...]] = ()
-    """mechanisms to set side by side; by default standard coupled-euler differential gated"""
+    """mechanisms; by default standard coupled-euler differential gated"""
     seeds: tuple[int, ...] | None = None
-    """seeds of every mechanism; by default 0 1 2 3, or 0 to 7 at most with --within"""
+    """seeds of every mechanism; by default 0 1 2 3, more with --within"""
     within: str | None = None
     """time, as 30m: each mechanism stops once it is decided"""
     workers: int | None = None
@@ -77,7 +77,7 @@ class CompareArguments(Common):
     thorough: bool = False
     """also the baseline at half and twice the steps"""
     rates: tuple[float, ...] | None = None
-    """learning rates to try on a pilot seed; each mechanism then has its best one"""
+    """learning rates, of which a pilot gives each row its best"""
     match: str = "tokens"
     """what is equal: tokens, parameters, flops or wall"""
 
@@ -162,6 +162,7 @@ def train(args: TrainArguments, console: Console) -> None:
     if config.task.kind in next_command:
         say(console, next_command[config.task.kind].format(shlex.quote(str(path))))
     say(console, str(path))
+    answer(console, run=str(path), **summary)
 
 
 def write_page(path: Path, console: Console, device: str | None = None) -> None:
@@ -292,7 +293,7 @@ def compare(args: CompareArguments, console: Console) -> None:
 def compare_stored(args: CompareArguments, console: Console) -> None:
     from attractor.study.stored_runs import compare_runs
 
-    names = [field.name for field in fields(args) if field.name not in ("presets", "out")]
+    names = [field.name for field in fields(args) if field.name not in ("presets", "out", "json")]
     refuse_given(args, names, "where run folders are compared, which are as they are")
     record, folder = compare_runs([Path(name) for name in args.presets], args.out, command_line())
     report_study(record, folder, {}, console)
@@ -319,6 +320,7 @@ def generate(args: GenerateArguments, console: Console) -> None:
     model = finished_run(args.run, resolve_device(args.device), args.checkpoint).model
     written = continuation(model, tokenizer, prompt, args.max_new_tokens, seed=args.seed, settings=settings, **sampling)
     say(console, written if args.chat else args.prompt + written)
+    answer(console, prompt=args.prompt, continuation=written)
 
 
 def chat_prompt(args: GenerateArguments, settings: "TokenizerSettings | None") -> list[int]:

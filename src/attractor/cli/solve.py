@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from tyro.conf import Positional
 
-from attractor.cli.console import say
+from attractor.cli.console import answer, say
 from attractor.cli.options import OfTrainedModel
 from attractor.cli.study_code import define_mechanisms
 from attractor.errors import InputError, require
@@ -66,6 +66,7 @@ def solve(args: SolveArguments, console: Console) -> None:
         _by_model(args, _run_for(board, args.run, args), board, solution, console)
         return
     console.print(sudoku.show(solution, board), markup=False, highlight=False)
+    answer(console, solution=solution.tolist())
 
 
 def _by_model(
@@ -77,15 +78,16 @@ def _by_model(
     from attractor.evaluate.boards.trajectory_figure import picture
 
     with run.autocast():
-        answer = answer_to(run.model, board[None], args.n_iterations, args.votes, args.seed)
-    show_trajectory(console, answer.trajectory, board)
-    winner = int(answer.winners[0])
+        solved = answer_to(run.model, board[None], args.n_iterations, args.votes, args.seed)
+    show_trajectory(console, solved.trajectory, board)
+    winner = int(solved.winners[0])
     if args.votes > 1:
         console.print(f"vote {winner + 1} of {args.votes} has the lowest energy", highlight=False)
-    console.print(verdict(answer.grids[0], board, solution), highlight=False, soft_wrap=True)
+    console.print(verdict(solved.grids[0], board, solution), highlight=False, soft_wrap=True)
+    answer(console, answer=solved.grids[0].tolist(), solution=solution.tolist())
     if args.out is not None:
         growth = local_exponents(run.model, board, args.n_iterations, winner, args.seed)
-        write_bytes(args.out, picture(answer.trajectory, board, growth, args.out.suffix[1:]))
+        write_bytes(args.out, picture(solved.trajectory, board, growth, args.out.suffix[1:]))
         say(console, str(args.out))
 
 

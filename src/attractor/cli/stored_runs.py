@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 from tyro.conf import Positional
 
-from attractor.cli.console import command_line, say
+from attractor.cli.console import answer, command_line, say
 from attractor.cli.definitions import definitions
 from attractor.console import with_prefix
 from attractor.errors import InputError, LeftOutWarning, require, unknown
@@ -141,6 +141,7 @@ def runs_show(args: RunsShowArguments, console: Console) -> None:
             console.print(Text(title, style="bold"))
         for name, value in fields.items():
             say(console, f"  {name}: {value}")
+    answer(console, run=str(run.path), **parts)
 
 
 def runs_compare(args: RunsCompareArguments, console: Console) -> None:
@@ -195,6 +196,7 @@ def runs_prune(args: RunsPruneArguments, console: Console) -> None:
     asked = bool(sizes) and not args.yes and console.is_terminal and sys.stdin.isatty()
     if not args.yes and not (asked and console.input(f"remove {what}? [y/N] ").strip().lower() in ("y", "yes")):
         console.print("nothing was removed" if asked else f"would remove {what}; --yes removes them", highlight=False)
+        answer(console, removed=0, removable=[str(path) for path in sizes], bytes=sum(sizes.values()))
         return
     n_removed = n_bytes = 0
     for path, checkpoints in removable.items():
@@ -206,6 +208,7 @@ def runs_prune(args: RunsPruneArguments, console: Console) -> None:
         except InputError as error:
             say(console, f"{path.relative_to(args.folder)}: left as it is: {error}")
     console.print(f"removed {n_removed} checkpoints of {with_prefix(n_bytes)}B", highlight=False)
+    answer(console, removed=n_removed, bytes=n_bytes)
 
 
 def needed_by_studies(folder: Path, removable: Mapping[Path, Sequence[Path]]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 from tyro.conf import Positional
 
+from attractor.cli.console import answer
 from attractor.cli.options import Carrying, runtime_of
 from attractor.cli.study_code import announce_code
 from attractor.cli.study_ending import report_study
@@ -126,6 +127,8 @@ def study_plan(args: StudyPlanArguments, console: Console) -> None:
         console.print(Text("then, those of this study:"))
     print_runs(planned.jobs, planned.waiting, study.budget, console)
     print_chances(args.file, planned.design, console)
+    runs = [{"run": str(job.path), "label": job.name, "finished": job.finished} for job in planned.jobs]
+    answer(console, title=study.title, question=study.question, runs=runs)
 
 
 def print_chances(file: Path, design: "Design", console: Console) -> None:
@@ -161,6 +164,7 @@ def study_list(args: StudyListArguments, console: Console) -> None:
     ]
     if not files:
         raise InputError(f"folder must hold study files, and '{folder}' holds none; give papers/ of the repository")
+    found = []
     for file in files:
         try:
             study = outline_of(file)
@@ -172,3 +176,5 @@ def study_list(args: StudyListArguments, console: Console) -> None:
         console.print(Text(f"{file}: {study.title}", style="bold"), soft_wrap=True)
         console.print(Text(f"  {study.question}"), soft_wrap=True)
         console.print(Text(f"  {study.source}{scales}{claims}"), soft_wrap=True)
+        found.append({"file": str(file), **asdict(study)})
+    answer(console, studies=found)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from attractor.cli.console import say
+from attractor.cli.console import answer, say
 from attractor.console import print_line
 from attractor.errors import RunStopped
 from attractor.runs.study_record import StudyRecord
@@ -29,6 +29,10 @@ def report_study(record: StudyRecord, folder: Path, failures: Mapping[str, str],
         print_line(console, line.text)
     console.print()
     say(console, str(page))
+    from attractor.study.results import StudyResult
+
+    result = StudyResult(record)
+    answer(console, report=str(page), rows=result.rows, verdicts=result.verdicts, failures=dict(failures))
     if failures:
         count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
         raise RunStopped(f"{count} failed, as said above; the report is of the others. The same command tries again")
