@@ -17,8 +17,8 @@ COMMON = (  # options of training commands that are shown without --help-all
     *("thorough", "rates", "match"),
     *("devices", "calibrate", "json", "d_model", "n_layers", "n_heads", "d_ff", "dropout"),
     *("attention", "n_kv_heads", "qk_norm", "task", "seed", "start", "n_steps", "batch_size"),
-    *("seq_len", "lr", "schedule", "warmup_steps", "optimizer", "weight_decay", "clip", "precision", "compile"),
-    *("eval_every", "corpus"),
+    *("seq_len", "lr", "warmup_steps", "optimizer", "weight_decay", "clip", "precision", "compile"),
+    "corpus",
 )
 
 
