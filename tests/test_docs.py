@@ -177,6 +177,18 @@ def test_code_and_commands_of_a_page_run_in_order(
                 assert code == 0, f"`{command}` ended with {code}:\n{said[-3000:]}\n{errors[-3000:]}"
 
 
+@pytest.mark.slow
+def test_the_readmes_own_mechanism_gets_its_verdict(tmp_path: Path) -> None:
+    """Criterion: its commands run literally, given a text, and end with the verdict and the page."""
+    (block,) = re.findall(
+        r"^~~~sh\n(attractor init .*?)^~~~$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    (tmp_path / "notes.txt").write_text("".join(f"{n} squared is {n * n}\n" for n in range(3000)))
+    *_, verdict, page = [line for line in run(block, tmp_path).splitlines() if line.startswith(("Mine: ", "runs/"))]
+    assert re.match(r"Mine: (better|worse|undecided)", verdict)
+    assert (tmp_path / page).is_file()
+
+
 def first_word(line: str) -> str:
     """Return the first word of a line; the rule of a table is shortened, since its length depends on the digits of a
     speed."""

@@ -355,7 +355,7 @@ import torn
 import deep-hf => 'deep-hf/config.json' is damaged: it must hold one JSON object
 import deep-header => 'deep-header/model.safetensors' is damaged
 import deep-tokenizer => 'deep-tokenizer/tokenizer.json' is damaged: it must hold one JSON object
-evaluate deep-hf --on=text.txt => config.json of 'deep-hf' must be JSON
+evaluate deep-hf --on=text.txt => 'deep-hf/config.json' is damaged: it must hold one JSON object
 import hf --out=occupied
 import hf --out=text.txt
 import hf --out=run

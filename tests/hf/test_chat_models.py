@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 import attractor.hf.auto_classes
 from attractor.cli.hugging_face import ExportArguments, export
+from attractor.console import without_controls
 from attractor.corpus.prepare import Preparation, prepare
 from attractor.corpus.shards import PreparedCorpus
 from attractor.corpus.tokenizer import ByteTokenizer
@@ -183,8 +184,8 @@ def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 
 def printed(text: str) -> str:
-    """Return the text as a console prints it: without control characters, which a random model also draws."""
-    return strip_control_codes(text) + "\n"
+    """Return the text as a console prints it, which drops or spells control characters; a random model draws some."""
+    return without_controls(strip_control_codes(text)) + "\n"
 
 
 BOMBS = {

@@ -25,6 +25,8 @@ USERS = {
     "mixing of streams": STREAMED,
     "streams in half precision": STREAMED.replace(precision="bf16"),
     "gates of coupling": RECIPES["fast-slow"].replace(attention="coupled-euler", zero_start=True, gate_lr=1e-2),
+    "weight of penalties": RECIPES["sudoku"].replace(regularizer="spectral"),
+    "orthogonal output": RECIPES["laptop"].replace(orthogonal_values=True),
     "start of energies": RECIPES["sudoku"].replace(energy="multi"),
 }
 

@@ -201,12 +201,12 @@ def test_the_default_weights_are_the_published_ones(config: TrainConfig) -> None
         for name in REGULARIZERS
     }
     assert found == {
-        ("itrsa", "spectral"): 1e-6,
-        ("itrsa", "energy-single"): 1e-4,
+        ("itrsa", "spectral"): 1e-4,
+        ("itrsa", "energy-single"): 1e-6,
         ("itrsa", "energy-multi"): 1e-4,
-        ("akorn", "spectral"): 1e-6,
-        ("akorn", "energy-single"): 1e-5,
-        ("akorn", "energy-multi"): 1e-5,
+        ("akorn", "spectral"): 1e-5,
+        ("akorn", "energy-single"): 1e-6,
+        ("akorn", "energy-multi"): 1e-4,
     }
     assert regularizer_weight(config.replace(regularizer="energy-multi", regularizer_weight=0.0)) == 0.0
 

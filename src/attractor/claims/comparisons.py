@@ -119,8 +119,8 @@ def seeds_on_two_devices(cell: Cell | None, other: Cell | None) -> set[int]:
     ours, theirs = ({o.seed: o.summary for o in some.outcomes} if some else {} for some in (cell, other))
 
     def differ(seed: int, name: str) -> bool:
-        one, two = (str(of_run[seed].get(name) or "").partition(":")[0] for of_run in (ours, theirs))
-        return bool(one and two) and one != two
+        here, there = (str(of_run[seed].get(name) or "").partition(":")[0] for of_run in (ours, theirs))
+        return bool(here and there) and here != there
 
     return {seed for seed in ours.keys() & theirs.keys() if differ(seed, "device") or differ(seed, "processor")}
 

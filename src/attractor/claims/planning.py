@@ -113,8 +113,8 @@ def _spreads_of(quantity: Quantity, places: Sequence[Place], record: StudyRecord
         measured = {row: values(record, quantity, row, place) for row, place in places if place == column}
         rows = {row: losses for row, losses in measured.items() if not isinstance(losses, Obstacle)}
         names, lines, variances = list(rows), [], []
-        for (i, one), (j, other) in combinations(enumerate(rows.values()), 2):
-            differences = [one[seed] - other[seed] for seed in one.keys() & other.keys()]
+        for (i, losses), (j, other) in combinations(enumerate(rows.values()), 2):
+            differences = [losses[seed] - other[seed] for seed in losses.keys() & other.keys()]
             if len(differences) >= FEWEST_SEEDS and np.isfinite(differences).all():
                 weight = math.sqrt(len(differences) - 1)
                 lines.append([weight * (n in (i, j)) for n in range(len(names))])

@@ -52,7 +52,7 @@ def data_prepare(args: DataPrepareArguments, console: Console) -> None:
     from attractor.corpus.prepare import Preparation, count_of, prepare
     from attractor.corpus.progress import LivePreparation, print_corpus
 
-    given = {name: value for name, value in vars(args).items() if name not in ("column", "max_tokens")}
+    given = {name: value for name, value in vars(args).items() if name not in ("column", "max_tokens", "json")}
     max_tokens = None if args.max_tokens is None else count_of(args.max_tokens)
     with LivePreparation(console, args.source) as live:
         corpus = prepare(Preparation(**given, columns=columns_from(args.column), max_tokens=max_tokens), live)

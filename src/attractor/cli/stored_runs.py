@@ -72,20 +72,24 @@ class RunsPruneArguments(Selection):
     """remove them without asking"""
 
 
-def selected(folder: Path, where: Sequence[str]) -> tuple[list["IndexedRun"], tuple["Condition", ...], list[str]]:
+def selected(
+    folder: Path, where: Sequence[str], names: Sequence[str] = ()
+) -> tuple[list["IndexedRun"], tuple["Condition", ...], list[str]]:
     """Return the runs of a folder that meet all conditions, the conditions, and the fields of all runs there.
 
-    Damaged runs meet no condition."""
-    from attractor.runs.filters import conditions
+    Damaged runs meet no condition. Further `names` of fields must be known, too."""
+    from attractor.runs.filters import conditions, full_name
     from attractor.runs.index import indexed_runs
 
     runs = indexed_runs(folder, definitions("attention.presets").presets_as_data())
     if not runs:
         raise InputError(f"folder must hold runs, and '{folder}' holds none; a run is a folder with config.json")
-    for run in [run for run in runs if run.problem][:DAMAGED_SHOWN]:
-        warnings.warn(f"damaged: {run.key}: {run.problem}", LeftOutWarning, stacklevel=2)
     known = sorted({name for run in runs for name in run.fields})
     asked = conditions(where, known)
+    for name in names:
+        full_name(name, known)
+    for run in [run for run in runs if run.problem][:DAMAGED_SHOWN]:
+        warnings.warn(f"damaged: {run.key}: {run.problem}", LeftOutWarning, stacklevel=2)
     return [run for run in runs if all(condition.holds(run.fields) for condition in asked)], asked, known
 
 
@@ -98,7 +102,7 @@ def runs_list(args: RunsListArguments, console: Console) -> None:
     from attractor.runs.filters import full_name
 
     require(args.limit >= 1, "limit", "at least 1", args.limit, "leave it out for 50, or --json prints every run")
-    runs, asked, known = selected(args.folder, args.where)
+    runs, asked, known = selected(args.folder, args.where, [*args.columns, *filter(None, [args.sort])])
     extra = dict.fromkeys([condition.field for condition in asked] + [full_name(name, known) for name in args.columns])
     if args.sort:
         field = full_name(args.sort, known)

@@ -164,7 +164,7 @@ def study_list(args: StudyListArguments, console: Console) -> None:
     ]
     if not files:
         raise InputError(f"folder must hold study files, and '{folder}' holds none; give papers/ of the repository")
-    found = []
+    outlines = []
     for file in files:
         try:
             study = outline_of(file)
@@ -176,5 +176,5 @@ def study_list(args: StudyListArguments, console: Console) -> None:
         console.print(Text(f"{file}: {study.title}", style="bold"), soft_wrap=True)
         console.print(Text(f"  {study.question}"), soft_wrap=True)
         console.print(Text(f"  {study.source}{scales}{claims}"), soft_wrap=True)
-        found.append({"file": str(file), **asdict(study)})
-    answer(console, studies=found)
+        outlines.append({"file": str(file), **asdict(study)})
+    answer(console, studies=outlines)
