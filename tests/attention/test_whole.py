@@ -1,5 +1,6 @@
 """Mechanisms of one's own: every way to name one, modules that join whole, and what is refused of them."""
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -304,15 +305,26 @@ def test_a_run_of_a_file_is_read_with_the_file_alone_and_keeps_its_source(attrac
     assert Path("run/mechanism.py").read_text() == FILE
     generated = attractor_command("generate", "run", "--code=own.py", "--max-new-tokens=3")
     assert generated.code == 0
-    for name in [name for name in sys.modules if name.startswith("by_path_")]:
-        del sys.modules[name]
-    for command in (["generate", "run"], ["train", "--resume=run"], ["evaluate", "run"]):
-        code, _, err = attractor_command(*command)
-        assert code == 2
-        assert (
-            "'own.py:Sum' is code, which is executed only from a path that the command names; add --code own.py" in err
+    Path("run").rename("other")
+    for command in (["generate", "other"], ["train", "--resume=other"], ["evaluate", "other"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "attractor", *command], capture_output=True, text=True, timeout=100
         )
-    assert attractor_command("report", "run").code == 0
+        assert done.returncode == 2
+        assert "'own.py:Sum' is code, which is executed only from a path that the command names; add --c" in done.stderr
+    assert attractor_command("report", "other").code == 0
+
+
+@pytest.mark.parametrize("name", ["os:system", "posix:system", "own.py:system", "own.py:remove", "builtins:eval"])
+def test_a_stored_name_reaches_no_other_code(file: Path, name: str) -> None:
+    """Criterion: neither what a module imports nor what takes no width is called, whatever a stored run says."""
+    file.write_text(FILE + "\nfrom os import system\n\ndef remove(command):\n    open('made', 'w')\n")
+    defined_by(str(file))
+    stored = TransformerConfig(**SIZES).to_dict()
+    stored |= {"attention": {"kind": "Whole", "name": name, "options": {"command": "touch made", "source": "1"}}}
+    with pytest.raises(InputError, match=r"is code, which is executed only from a path|must take a width"):
+        TransformerConfig.from_dict(stored)
+    assert not Path("made").exists()
 
 
 def test_init_writes_a_mechanism_that_the_check_passes_and_refuses_a_file_that_exists(attractor_command) -> None:

@@ -34,6 +34,7 @@ HEADS = ("n_heads", "num_heads", "n_head", "heads")
 LAYERS = ("layer_index", "layer_idx")
 OUTPUTS = ("out", "out_proj", "o_proj", "c_proj", "proj", "to_out", "wo")  # names of the map into the stream
 KIND = "Whole"
+_given: dict[str, Factory] = {}  # those of this process, by name
 _suited: set[tuple[Any, ...]] = set()  # mechanisms and sizes that were tested in this process
 
 
@@ -58,6 +59,7 @@ class Whole:
                 f"factory must be a class or function that returns a module, got {type(self.factory).__name__}; give "
                 "one that takes (d_model, n_heads)"
             )
+        _given[self.name] = self.factory
 
     @property
     def name(self) -> str:
@@ -87,6 +89,8 @@ class Whole:
         given, known = dict(self.options), _parameters(self.factory)
         for names, value in ((WIDTHS, d_model), (HEADS, n_heads), (LAYERS, layer_index)):
             given |= {name: value for name in names if name in known and name not in given}
+        if not _takes_any(self.factory) and not known.keys() & {*WIDTHS}:
+            raise InputError(f"{self.name} must take a width, as d_model, and has no such argument; add d_model")
         missing = [name for name, parameter in known.items() if parameter.default is inspect._empty]
         missing = [name for name in missing if name not in given]
         if missing:
@@ -119,7 +123,8 @@ class Whole:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Whole":
         """Return the mechanism of a run. Its code must have been executed, since a stored name executes nothing."""
-        return cls(found_in_code(stored["name"]), tuple(stored["options"].items()))
+        name = stored["name"]
+        return cls(_given[name] if name in _given else found_in_code(name), tuple(stored["options"].items()))
 
 
 class WholeLayer(nn.Module):

@@ -30,6 +30,7 @@ CLAIMS_FILE = "claims.py"
 STUDIES = "studies"
 LONGEST_SECONDS = 60  # that a file may take to be executed
 CHECKOUT = Path(__file__).resolve().parents[3]
+_NAMED: list[ModuleType] = []  # modules that a command or a program named
 _PREFIX = "by_path_"  # of the names under which these files are imported
 
 
@@ -95,9 +96,10 @@ def name_in_code(thing: Any) -> str:
 
 
 def found_in_code(name: str) -> Any:
-    """Return what has this name in the code that was executed. Nothing is executed for it."""
+    """Return what has this name in the code that this process was told to load. A name may come from anybody, so it
+    loads nothing, and reaches nothing that its module only imports."""
     place, _, attribute = name.rpartition(":")
-    for module in reversed(list(sys.modules.values())):  # of two files of one name, the later one
+    for module in reversed(_NAMED):  # of two files of one name, the later one
         thing = getattr(module, attribute, None)
         if thing is not None and getattr(thing, "__module__", None) == module.__name__ and name_in_code(thing) == name:
             return thing
@@ -157,12 +159,19 @@ def _without_effect(statement: ast.stmt) -> bool:
 def imported(place: str, what: str) -> ModuleType:
     """Return the module of a file or of a dotted path. A file is executed once, and the current folder is not searched
     for a dotted path."""
-    if place.endswith(".py"):
-        path = Path(place)
-        if not path.is_file():
-            raise InputError(f"{what} must be a file that exists, and '{place}' does not; check the path")
-        name = module_of(path)
-        return sys.modules[name] if name in sys.modules else executed(path, what)
+    module = _from_file(Path(place), what) if place.endswith(".py") else _from_path(place, what)
+    _NAMED.append(module)
+    return module
+
+
+def _from_file(path: Path, what: str) -> ModuleType:
+    if not path.is_file():
+        raise InputError(f"{what} must be a file that exists, and '{path}' does not; check the path")
+    name = module_of(path)
+    return sys.modules[name] if name in sys.modules else executed(path, what)
+
+
+def _from_path(place: str, what: str) -> ModuleType:
     searched = list(sys.path)
     here = {"", str(Path.cwd())}
     try:
