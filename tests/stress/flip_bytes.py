@@ -102,7 +102,7 @@ def watch(run: str) -> Callable[[Path], Ended]:
         with LiveServer(Path("runs"), 0) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             listed = urllib.request.urlopen(server.address).read().decode()
-            print(listed)
+            print(re.sub(r'data-look="\d+"', "", listed))  # counts from the time of its start
             address = f"run/{Path(run).relative_to('runs')}"
             if f'href="/{address}"' in listed:
                 print(urllib.request.urlopen(server.address + address).read().decode())
