@@ -343,3 +343,6 @@ def test_python_trains_and_compares_own_mechanisms(attractor_command: Command) -
     study = attractor.compare("standard", mechanism("own.py:half"), seeds=2, workers=1, **settings)
     assert [row["label"] for row in study.rows] == ["standard", "half", "uniform"]
     assert all(row["seeds"] == 2 for row in study.rows)
+    assert {run.config.model.positions for run in [run, *study.runs]} == {"learned"}  # the recipe's are rotations
+    (rotated,) = attractor.compare("standard", Whole(Heads), seeds=1, workers=1, positions="rope", **settings).runs[:1]
+    assert rotated.config.model.positions == "rope"

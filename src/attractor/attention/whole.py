@@ -7,7 +7,7 @@ tuple whose first entry is the output. Of what attractor's own layers have, it l
 
     cache       a cache holds the layer's inputs, and each new position computes the layer over all of them  (1)
     masks       the past alone is visible; sequences of unequal lengths are refused                          (2)
-    positions   no rotation is passed on: under positions="rope" the module has to tell positions apart      (3)
+    positions   no rotation is passed on, so a recipe with rotations gets learned positions, for all rows      (3)
 
 That the past alone is visible is tested before a model is built (attention/causality.py).
 """

@@ -52,7 +52,8 @@ def print_costs(study: Study, task: Task, runtime: Runtime, console: Console) ->
         print_line(console, f"{row:<{max(map(len, configs))}}  {costs_in_words(config)}")
     for row, config in configs.items():
         for lacks in {whole.lacks for whole in config.model.mechanisms if isinstance(whole, Whole)}:
-            print_line(console, f"{row} joined whole: it lacks {lacks}")
+            positions = f"all rows have positions {config.model.positions}"
+            print_line(console, f"{row} joined whole: it lacks {lacks}; {positions}")
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,9 @@ def compare_mechanisms(
     """
     began, seeds = time.monotonic(), asked.chosen_seeds
     rows = labelled(asked.presets)
-    base = config_of(next(iter(rows.values())), seeds[0])
+    # A layer that joined whole takes no rotations, so its positions are those of all rows.
+    leading = next((chosen for chosen in rows.values() if isinstance(chosen, Whole)), next(iter(rows.values())))
+    base = config_of(leading, seeds[0])
     further: dict[str, Any] = {}
     if asked.within is not None:
         further |= {"within": asked.within, "margin": asked.margin, "seeds": seeds}

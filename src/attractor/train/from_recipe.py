@@ -5,10 +5,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from attractor.attention import Whole
 from attractor.attention.named import mechanism
 from attractor.errors import InputError, require, unknown
 from attractor.models import SIZES
-from attractor.models.config import ModelConfig
+from attractor.models.config import ROTATIONS, ModelConfig
 from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks import TASKS, TaskConfig
@@ -62,6 +63,8 @@ def config_from_recipe(
     task_config = _task_config(given, base)
     if base.eval_batches is None and isinstance(task_config, Text):
         given.setdefault("eval_batches", eval_batches)
+    if isinstance(given.get("attention"), Whole) and model.positions in ROTATIONS and "start" not in given:
+        given.setdefault("positions", "learned")  # such a layer takes no rotations
     suited = task_config.suited_positions
     if suited and model.positions not in suited and "start" not in given:
         given.setdefault("positions", suited[0])
