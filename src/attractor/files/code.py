@@ -59,7 +59,7 @@ def executed(path: Path, what: str) -> ModuleType:
         sys.path.append(str(path.parent))
     try:
         importlib.import_module(name.rpartition(".")[0])  # for relative imports
-        with _time_limit(path, what):
+        with time_limit(LONGEST_SECONDS):
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
@@ -187,17 +187,17 @@ def _from_path(place: str, what: str) -> ModuleType:
 
 
 @contextmanager
-def _time_limit(path: Path, what: str) -> Iterator[None]:
-    """Stop a file that takes longer to execute than any definition. Only a main thread can be stopped."""
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise a TimeoutError in this block if it takes longer. Only a main thread can be stopped."""
 
     def stop(*_: object) -> None:
-        raise InputError(f"{what} '{path}' still runs after {LONGEST_SECONDS} s; keep long work out of its top level")
+        raise TimeoutError(f"it takes more than {seconds:g} s")
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, LONGEST_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:

@@ -8,13 +8,11 @@ Batches are padded on the left, as generation requires.
 The tokenizer of an imported model is what its settings say instead, chat template included.
 """
 
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 from typing import Any
 
 import tokenizers
@@ -24,6 +22,7 @@ from attractor.corpus.tokenizer import N_BYTES, SPECIALS, ByteTokenizer, Tokeniz
 from attractor.corpus.tokenizer_settings import TokenizerSettings
 from attractor.errors import InputError
 from attractor.files import write_json
+from attractor.files.code import time_limit
 
 TEMPLATE_SECONDS = 10.0
 TEMPLATE_BYTES = 1 << 30
@@ -78,19 +77,14 @@ def limited(seconds: float, n_bytes: int) -> Iterator[None]:
         return
     import resource
 
-    def end(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"it takes more than {seconds:g} s")
-
     taken = int(statistics.read_text().split()[0]) * resource.getpagesize()
-    before, handler = resource.getrlimit(resource.RLIMIT_AS), signal.signal(signal.SIGALRM, end)
+    before = resource.getrlimit(resource.RLIMIT_AS)
     soft = min(limit for limit in (taken + n_bytes, *before) if limit != resource.RLIM_INFINITY)
     resource.setrlimit(resource.RLIMIT_AS, (soft, before[1]))
-    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        yield
+        with time_limit(seconds):
+            yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
