@@ -192,6 +192,8 @@ def test_models_share_all_other_weights_and_the_module_starts_as_its_factory_say
     first, second = (dict(model_of(Heads).named_parameters()) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not torch.equal(*(first[f"blocks.{i}.attention.module.qkv.weight"] for i in (0, 1)))
+    drawn, scaled = (first[f"blocks.0.attention.module.{name}.weight"].abs().max() for name in ("qkv", "out"))
+    assert 0.9 * drawn / 2 < scaled < 1.1 * drawn / 2  # the map into the stream, of two layers with an MLP each
 
 
 class ZeroGateOfZero(Heads):
@@ -305,6 +307,7 @@ def test_a_file_that_never_ends_is_stopped(file: Path, monkeypatch: pytest.Monke
 def test_a_run_of_a_file_is_read_with_the_file_alone_and_keeps_its_source(attractor_command: Command) -> None:
     said = attractor_command("train", "--attention=own.py:Sum", *TINY, *SHORT, "--corpus=text.txt", "--out=run")
     assert (said.code, said.err) == (0, "")
+    assert said.out.count("Sum joined whole: it lacks a cache") == 1
     assert Path("run/mechanism.py").read_text() == FILE
     generated = attractor_command("generate", "run", "--code=own.py", "--max-new-tokens=3")
     assert generated.code == 0

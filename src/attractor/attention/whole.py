@@ -48,10 +48,6 @@ class Whole:
     stages: ClassVar[tuple[Stage, ...]] = ()
     window: ClassVar[int | None] = None
     dropout: ClassVar[float] = 0.0
-    lacks: ClassVar[str] = (
-        "a cache (each new token of a generation computes the layer anew), taps (no logits and entropies are "
-        "measured), padding masks, and rotations"
-    )
 
     def __post_init__(self) -> None:
         if not callable(self.factory):
@@ -74,6 +70,13 @@ class Whole:
     def own_code(self) -> tuple[Any, ...]:
         """What of the mechanism attractor does not define."""
         return (self.factory,)
+
+    @property
+    def lacks(self) -> str:
+        return (
+            f"{self.label} joined whole: it lacks a cache (each new token of a generation computes the layer anew), "
+            "taps (no logits and entropies are measured), padding masks, and rotations"
+        )
 
     def replace(self, **changes: Any) -> "Whole":
         """Return the mechanism with other options of its factory."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rich.console import Console
 from tyro.conf import Positional
 
+from attractor.attention import Whole
 from attractor.attention.named import mechanism
 from attractor.cli.console import answer, command_line, say
 from attractor.cli.options import Common, OfTrainedModel, refuse_given, runtime_of
@@ -138,6 +139,8 @@ def train(args: TrainArguments, console: Console) -> None:
     task = data_of(config)
     if not RunFolder.create(path, config.identity(task)).finished:
         print_line(console, replace(plan_run(config, task), memory=memory).in_short)
+        if isinstance(whole := config.model.mechanisms[0], Whole):
+            print_line(console, f"{whole.lacks}; it has positions {config.model.positions}")
         if warning := slow_precision(config.precision, device):
             print_line(console, warning)
     try:

@@ -50,10 +50,9 @@ def print_costs(study: Study, task: Task, runtime: Runtime, console: Console) ->
     print_line(console, task.describe())
     for row, config in configs.items():
         print_line(console, f"{row:<{max(map(len, configs))}}  {costs_in_words(config)}")
-    for row, config in configs.items():
-        for lacks in {whole.lacks for whole in config.model.mechanisms if isinstance(whole, Whole)}:
-            positions = f"all rows have positions {config.model.positions}"
-            print_line(console, f"{row} joined whole: it lacks {lacks}; {positions}")
+    for config in configs.values():
+        if isinstance(whole := config.model.mechanisms[0], Whole):
+            print_line(console, f"{whole.lacks}; all rows have positions {config.model.positions}")
 
 
 @dataclass(frozen=True)
