@@ -133,6 +133,23 @@ def test_a_plan_prints_the_first_lines_of_training_and_leaves_no_files(
     assert len(first) <= 100
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_plan_for_an_absent_gpu_says_what_is_not_measured(attractor: Command, corpus: str) -> None:
+    """Criterion: FLOPs and memory are planned as on a CPU, without the batch, which stays there; a line says so."""
+    asked = ["plan", *TINY, f"--corpus={corpus}", "--size=small", "--n-heads=2"]
+    said, on_gpu, on_cpu = (
+        attractor(*asked, *options)
+        for options in (["--device=cuda"], ["--device=cuda", "--json"], ["--device=cpu", "--no-calibrate", "--json"])
+    )
+    assert (said.code, said.err) == (0, "")
+    (there,), (here,) = (json.loads(said.out)["plans"] for said in (on_gpu, on_cpu))
+    assert there["gpu_time"].endswith(" of an H100 at 40% of its peak")
+    assert f"{there['gpu_time']}, by its FLOPs; no GPU is here to measure on" in " ".join(said.out.split())
+    assert there["estimate"] is here["gpu_time"] is None
+    assert there["flops_per_token"] == here["flops_per_token"]
+    assert there["memory"]["total"] == here["memory"]["total"] - here["memory"]["batch"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "options", "eval_batches"),

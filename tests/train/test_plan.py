@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +18,12 @@ from attractor.console import with_prefix
 from attractor.errors import InputError
 from attractor.kernels.coupling import Program, apply_force, integrate_reference
 from attractor.kernels.differential import IMPLEMENTATIONS, differential_attention_reference
-from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
+from attractor.models import SIZES, FastSlowConfig, ItrSAConfig, TransformerConfig
 from attractor.tasks.text import Text
 from attractor.train.calibrate import RunCosts
 from attractor.train.config import TrainConfig
 from attractor.train.parts import forward_flops, parameters_by_part, training_flops_per_token, without_data
-from attractor.train.plan import differences, plan_processes, plan_run, print_plans
+from attractor.train.plan import differences, other_vocabulary, plan_processes, plan_run, print_plans
 from tiers import tiered
 
 SMALL = TransformerConfig(vocab_size=10, d_model=4, n_heads=2, n_layers=1, d_ff=6, max_seq_len=8, positions="rope")
@@ -232,6 +233,25 @@ def test_a_failure_is_a_clear_message_and_a_plan_is_json(config: TrainConfig) ->
     assert stored["failure"] == "RuntimeError: no room"
     assert "estimated time" not in shown(plan)
     assert "estimated time" in shown(replace(plan, estimate=ESTIMATE, failure=None))
+
+
+@pytest.mark.parametrize(
+    ("size", "changes", "words"),
+    [
+        ("small", {"vocab_size": 320}, "34.8M parameters, not the 60.3M of size small, whose vocabulary has 50,257"),
+        ("small", {"vocab_size": 320, "attention": "mla", "max_seq_len": 64}, "not the 57.4M of size small"),
+        ("fast-slow-small", {"vocab_size": 320}, "of size fast-slow-small, whose vocabulary has 50,257 tokens: "),
+        ("small", {}, None),
+        ("small", {"vocab_size": 320, "n_layers": 7}, None),
+        ("itrsa", {}, None),
+    ],
+)
+def test_a_plan_says_what_another_vocabulary_makes_of_a_named_size(
+    size: str, changes: dict[str, Any], words: str | None
+) -> None:
+    said = other_vocabulary(SIZES[size].replace(**changes))
+    assert (said is None) == (words is None)
+    assert said is None or words is None or (words in said and said.endswith("that of these data has 320"))
 
 
 SPREAD_MODEL = TransformerConfig(vocab_size=320, d_model=32, n_heads=4, n_layers=2, d_ff=64, max_seq_len=64)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from rich.console import Console
 from tyro.conf import Positional
 
@@ -27,7 +28,7 @@ from attractor.train.config import Runtime, TrainConfig, data_of
 from attractor.train.distributed import World
 from attractor.train.fit import FreeMemory, said_of_auto
 from attractor.train.from_recipe import AUTO
-from attractor.train.hardware import resolve_device, slow_precision
+from attractor.train.hardware import resolve_device, slow_precision, time_of_a_gpu
 from attractor.train.memory import ProcessLayout
 
 if TYPE_CHECKING:
@@ -211,21 +212,24 @@ def plan(args: PlanArguments, console: Console) -> None:
         configs = [config.replace(attention=mechanism(name)) for name in args.presets]
         path = folder_of(args, configs[0])
     runtime = runtime_of(args)
-    resolve_device(runtime.device)
+    absent = runtime.device == "cuda" and not torch.cuda.is_available()
+    free_memory = FreeMemory.of_absent_gpu(args.processes()) if absent else FreeMemory.of(runtime)
     task = data_of(config)
     if len(configs) == 1:
         refuse_place(path, configs[0].identity(task))
 
-    free_memory = FreeMemory.of(runtime)
-    measured = args.calibrate and args.devices == 1
+    measured = args.calibrate and args.devices == 1 and not absent
     plan_memory = free_memory.refuse_oversized if measured else free_memory.plan
     memories = {config: plan_memory(config) for config in configs if args.devices == 1}
 
     def planned(config: TrainConfig) -> RunPlan:
+        run_plan = plan_run(config, task)
+        if absent:
+            run_plan = replace(run_plan, gpu_time=time_of_a_gpu(run_plan.flops_per_token * run_plan.tokens))
         if args.devices != 1:
             shared = plan_processes(config, args.devices, args.parallel, free_memory.device.type)
-            return replace(plan_run(config, task), memory=shared.memory, distributed=shared)
-        run_plan = replace(plan_run(config, task), memory=memories[config])
+            return replace(run_plan, memory=shared.memory, distributed=shared)
+        run_plan = replace(run_plan, memory=memories[config])
         if not measured:
             return run_plan
         try:

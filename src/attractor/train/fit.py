@@ -80,6 +80,11 @@ class FreeMemory:
             on_device //= world.local_size
         return cls(device, processes or ProcessLayout(world.size, runtime.parallel), on_device, on_cpu)
 
+    @classmethod
+    def of_absent_gpu(cls, processes: ProcessLayout) -> "FreeMemory":
+        """Return the unknown memory of a GPU that this machine does not have, for plans."""
+        return cls(torch.device("cuda"), processes, None, None)
+
     def plan(self, config: TrainConfig) -> PlannedMemory:
         return planned_memory(config, self.processes, self.device.type)
 

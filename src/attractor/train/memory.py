@@ -89,12 +89,16 @@ Counts = TypeVar("Counts", ModelBytes, PassBytes)
 def planned_memory(
     config: TrainConfig, processes: ProcessLayout | None = None, device_type: str = "cpu"
 ) -> PlannedMemory:
-    """Return (3) for one process. On a GPU it leaves out the batch, which lies in the memory of the CPU."""
+    """Return (3) for one process. On a GPU it leaves out the batch, which lies in the memory of the CPU.
+
+    Where there is no GPU, (2) of one is counted as on a CPU.
+    """
     processes = processes or ProcessLayout()
     config = config.replace(seed=0)
     model = _extrapolated(partial(_model_bytes, n_shares=processes.size if processes.sharded else 1), config)
     rows = max(config.micro_batch_size // processes.size, 1)
-    passes = _pass_bytes_or_least(config, rows, device_type, model.parameters)
+    counted_on = "cpu" if device_type == "cuda" and not torch.cuda.is_available() else device_type
+    passes = _pass_bytes_or_least(config, rows, counted_on, model.parameters)
     average = model.parameters if config.ema is not None else 0
     gathered = model.largest_layer + model.outside_layers if processes.sharded else 0
     batch = config.batch_size * config.seq_len * BYTES_OF_A_TOKEN

@@ -10,7 +10,7 @@ In each step of a run on N processes, each process sends (and receives) these nu
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from rich.console import Console
@@ -18,6 +18,9 @@ from rich.text import Text
 
 from attractor.console import console_table, in_bytes, in_time, with_prefix
 from attractor.errors import require
+from attractor.models import SIZES
+from attractor.models.config import ModelConfig
+from attractor.models.language_model import LanguageModel
 from attractor.runs.configuration import config_differences
 from attractor.tasks import Task
 from attractor.tasks.text import TextTask
@@ -73,6 +76,8 @@ class RunPlan:
     failure: str | None = None  # why an estimate could not be measured
     memory: PlannedMemory | None = None
     distributed: DistributedPlan | None = None  # None: a run on one process
+    vocabulary: str | None = None  # why the model has other parameters than the size of its shape
+    gpu_time: str | None = None  # of a GPU that is not here
 
     @property
     def n_parameters(self) -> int:
@@ -140,7 +145,26 @@ def plan_run(config: TrainConfig, task: Task) -> RunPlan:
         layer_equivalents=config.model.layer_equivalents,
         n_evaluations=-(-config.n_steps // config.eval_every),
         validated_tokens=validated,
+        vocabulary=other_vocabulary(config.model),
     )
+
+
+def other_vocabulary(model: ModelConfig[LanguageModel]) -> str | None:
+    """Say how many parameters a named size of this shape has with its own vocabulary, where that is another one."""
+    shape = [f.name for f in fields(model) if f.type is int and f.name not in ("vocab_size", "max_seq_len")]
+    for name, size in SIZES.items():
+        if type(size) is type(model) and all(getattr(size, field) == getattr(model, field) for field in shape):
+            if size.vocab_size == model.vocab_size:
+                return None
+            here, there = (
+                with_prefix(sum(parameters_by_part(without_data(of)).values()))
+                for of in (model, model.replace(vocab_size=size.vocab_size))
+            )
+            return (
+                f"{here} parameters, not the {there} of size {name}, whose vocabulary has {size.vocab_size:,} tokens: "
+                f"that of these data has {model.vocab_size:,}"
+            )
+    return None
 
 
 def plan_processes(config: TrainConfig, devices: int, parallel: str, device_type: str) -> DistributedPlan:
@@ -184,6 +208,11 @@ def print_plans(console: Console, plans: Sequence[RunPlan]) -> None:
         keys += ", at most `window` in a layer with a window"
     say(f"A backward pass costs two forward passes; a token attends to {keys}.")
     for plan in plans:
+        if plan.vocabulary is not None:
+            say(f"{plan.label}: {plan.vocabulary}")
+        if plan.gpu_time is not None:
+            counted = "no GPU is here to measure on, so memory is counted as on a CPU"
+            say(f"{plan.label}: {plan.gpu_time}, by its FLOPs; {counted}")
         if plan.failure is not None:
             say(f"{plan.label}: no estimate, since its first steps failed: {plan.failure}")
     labels_of_group: dict[PlannedGroup, list[str]] = {}
