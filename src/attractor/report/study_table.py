@@ -8,13 +8,13 @@ of differences follows each table of results. If each row has one difference onl
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import mean, median
 
 from attractor.console import in_bytes, with_prefix
 from attractor.report.judged_study import JudgedDifference, JudgedStudy, Spread
 from attractor.report.table import InConsole, in_markdown
 from attractor.runs.quantity import CONTEXT_GAIN, Quantity
-from attractor.runs.study_record import BUDGETS, Published
+from attractor.runs.study_record import BUDGETS, Cell, Published
 from attractor.verdict.intervals import decimals
 from attractor.verdict.moderated import FEWEST_ROWS
 from attractor.verdict.words import UNKNOWN, bounds, markdown_escaped, shown_p, signed, with_sign
@@ -400,7 +400,7 @@ def _tokens(judged: JudgedStudy) -> set[int]:
 def _caption(
     judged: JudgedStudy, family: tuple[Quantity, ...], leaders: dict[tuple[str, Quantity], str]
 ) -> Iterable[str]:
-    design = judged.design
+    design, cells = judged.design, judged.record.cells
     n_seeds = len(design.seeds)
     single = n_seeds == 1
     spread = f"Mean ± standard deviation over {n_seeds} seeds."
@@ -429,6 +429,8 @@ def _caption(
             "not adjusted for the number of tests"
             + (f", in {judged.record.loss_unit} of validation loss." if family[0].is_loss else ".")
         )
+    if family[0] == judged.headlines[0] and (earlier := list(filter(None, map(_best_before_the_end, cells)))):
+        yield f"Numbers are of the last step. Validation was better before it: {', '.join(earlier)}."
     costs = [measure.title for measure in family if not judged.is_tested(measure)]
     if costs:
         yield f"Costs are means over seeds, shown and not tested: params, {', '.join(costs)}."
@@ -449,13 +451,25 @@ def _caption(
             yield f"Not sensitive{where}: differences of quality are not judged there."
     if any(_published_of(judged, column, measure) for column in design.columns for measure in family):
         yield f"Published: as printed in {design.source}; never part of our means or tests."
-    for cell in judged.record.cells if not design.looks else ():
+    for cell in cells if not design.looks else ():
         if cell.missing and cell.outcomes:
             seeds = f"seed{'s' if len(cell.missing) > 1 else ''} {', '.join(map(str, cell.missing))}"
             yield f"Missing: {_name(cell.row, cell.column)} has no finished run of {seeds}."
-    absent = [_name(cell.row, cell.column) for cell in judged.record.cells if not cell.outcomes]
+    absent = [_name(cell.row, cell.column) for cell in cells if not cell.outcomes]
     if absent:
         yield f"Not run: {', '.join(absent)}."
+
+
+def _best_before_the_end(cell: Cell) -> str | None:
+    """Say of how many runs of a cell an earlier step had the lowest validation loss, and which steps."""
+    runs = [run for outcome in cell.outcomes if "best_step" in (run := outcome.summary) and "steps" in run]
+    runs = [run for run in runs if run["best_step"] is not None and run["best_step"] < run["steps"]]
+    if not runs:
+        return None
+    steps = "–".join(dict.fromkeys(f"{end(run['best_step'] for run in runs):,}" for end in (min, max)))  # noqa: RUF001
+    best, last = mean(run["best_loss"] for run in runs), max(run["steps"] for run in runs)
+    count = f"{len(runs)} of {len(cell.outcomes)} run{'s' * (len(cell.outcomes) > 1)}"
+    return f"{_name(cell.row, cell.column)} ({count}: loss {best:.3f} at step {steps} of {last:,})"
 
 
 def _budget(judged: JudgedStudy) -> str:
