@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from attractor import cli
-from attractor.cli import listing
+from attractor.cli import listing, runs
 from attractor.cli.commands import COMMANDS, FURTHER, options_of
+from attractor.cli.parsing import parse_command
 from attractor.errors import RunInterrupted
 from attractor.train.config import RECIPES
 from in_process import SHORT, TINY, Command, Said, command_in_process
@@ -131,6 +132,34 @@ def test_a_plan_prints_the_first_lines_of_training_and_leaves_no_files(
     assert first.startswith(f"plan: {plan['n_parameters']:,} parameters, ")
     assert "6 steps of 64 tokens" in first
     assert len(first) <= 100
+
+
+def test_settings_in_a_file_give_the_run_of_the_same_options(attractor: Command, corpus: str, tmp_path: Path) -> None:
+    """Criterion: with a file of these options, and with the config.json of their run, the run is finished already."""
+    given = {"attention": "gated", "lr": 2e-3, "betas": [0.9, 0.99], "compile": False, "n-steps": 4, "corpus": corpus}
+    words = [str(x) for name, value in given.items() for x in (f"--{name}", *([value], value)[isinstance(value, list)])]
+    folder = attractor("train", *TINY, *words, "--device=cpu").out.splitlines()[-1]
+    settings = tmp_path / "settings.toml"
+    settings.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in given.items()))
+    for asked in ([*TINY, f"--config={settings}"], [f"--config={folder}/config.json"]):
+        code, out, err = attractor("train", *asked, "--device=cpu")
+        assert (code, err) == (0, "")
+        assert out.splitlines()[0] == f"'{folder}' is finished already"
+        said = attractor("plan", *asked, "--lr=0.5", "--attention=standard", "--json", "--no-calibrate")
+        (plan,) = json.loads(said.out)["plans"]
+        assert [plan["config"][name] for name in ("lr", "betas", "n_steps")] == [0.5, [0.9, 0.99], 4]
+        assert plan["label"] == "standard"
+
+
+@pytest.mark.parametrize("recipe", ["laptop", "fast-slow", "psiqrh", "1b"])
+def test_a_stored_configuration_is_read_as_it_is(recipe: str, corpus: str, tmp_path: Path) -> None:
+    """Criterion: so are a vocabulary larger than that of the data, and options that are off."""
+    config = RECIPES[recipe].replace(corpus=corpus, seq_len=32)
+    stored = tmp_path / "config.json"
+    stored.write_text(json.dumps(config.to_dict() | {"data": "x", "formulas": {}}))
+    assert parse_command(runs.TrainArguments, "train", [f"--config={stored}"]).configured() == config
+    changed = parse_command(runs.TrainArguments, "train", [f"--config={stored}", "--lr=0.5"]).configured()
+    assert changed == config.replace(lr=0.5)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

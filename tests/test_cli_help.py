@@ -141,7 +141,7 @@ def test_options_of_a_model_or_task_are_shown_if_it_is_chosen(line: str, there: 
 def test_the_values_in_the_help_are_those_of_the_run(line: str) -> None:
     """Criterion: a run started by this line has the value that its help shows for every setting."""
     start = start_of(line.split())
-    config = parse_command(runs.TrainArguments, "train", line.split()).config()
+    config = parse_command(runs.TrainArguments, "train", line.split()).configured()
     checked = 0
     for option in (option for option in options_of("train") if option.is_setting):
         part = next((p for p in (config, config.model, config.task) if hasattr(p, option.name)), None)
@@ -186,7 +186,7 @@ def test_no_option_is_a_subcommand(command: str, capsys: pytest.CaptureFixture[s
 
 def test_the_mechanism_of_the_slow_path_is_named_as_that_of_the_fast_one() -> None:
     line = ["--size=fast-slow", "--slow-attention", "decay", "--attention", "gated"]
-    model = parse_command(runs.TrainArguments, "train", line).config().model
+    model = parse_command(runs.TrainArguments, "train", line).configured().model
     assert (model.slow_attention, model.attention) == ("decay", "gated")
 
 

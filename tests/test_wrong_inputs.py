@@ -32,6 +32,19 @@ BOMB = {
     "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False},
     "model": {"type": "BPE", "vocab": {chr(code): code - 32 for code in range(32, 127)}, "merges": []},
 }
+SETTINGS = {  # files of settings, each with a mistake
+    "torn.toml": "lr = 3\nlr = 4\n",
+    "stray.toml": "n_stepz = 3\n",
+    "word.toml": "lr = 'fast'\n",
+    "listed.toml": "lr = [1, 2]\n",
+    "single.toml": "betas = 3\n",
+    "table.toml": "[task]\nkind = 'text'\n",
+    "device.toml": "device = 'cpu'\n",
+    "field.toml": "[model]\nd_modle = 3\n",
+    "odd.toml": "model = 3\n",
+    "binary.toml": "\0",
+    "few.json": '{"lr": 3}',
+}
 DEEP = "[" * 0x010101  # so many that Python's reader of JSON gives up
 STUDY = """
 from attractor.study import Scale, Study, axis
@@ -94,6 +107,26 @@ train --task=mqar --recipe=mqar --n-pairs=0
 train --task=glue --glue-task=nope
 train --epochs=inf => epochs must be positive and finite, got inf
 train --epochs=0
+train --config=x.yaml => config must be a .toml file or a run's config.json, got 'x.yaml'; write NAME = VALUE
+train --config=run => config must be a .toml file or a run's config.json, got 'run'
+train --config=nope.toml
+train --config=torn.toml => config 'torn.toml' must hold TOML: ... mend
+train --config=binary.toml => config 'binary.toml' must hold TOML: ... mend
+train --config=torn.json => config 'torn.json' must hold JSON: ... mend
+train --config=list.json => config 'list.json' must hold the configuration of a run
+train --config=few.json => options by name go into a .toml file
+train --config=stray.toml => config 'stray.toml': unknown option --n-stepz; did you mean --n-steps?
+train --config=word.toml => config 'word.toml': --lr must be a number, got 'fast'
+train --config=listed.toml => lr must be one value, got [1, 2]; write lr = VALUE
+train --config=single.toml => betas must be a list of values, got 3; write betas = [...]
+train --config=table.toml => task must be one value
+train --config=device.toml => device must be left out of a file ... give --device
+train --config=field.toml => 'field.toml': unknown model field 'd_modle'; did you mean 'd_model'?
+train --config=odd.toml => 'odd.toml' must hold the configuration of a run
+train --config=run/config.json --recipe=small => recipe must be left out with --config
+train --config=run/config.json --lr=-1 => lr must be positive
+train --resume=run --config=run/config.json => config must be left out with --resume
+train --code=mine.py => code must be left out
 train gated => unknown word gated; write --attention gated ('attractor train --help' shows all)
 train --attention=eular => unknown attention 'eular'; did you mean 'coupled-euler'? ('attractor list' shows all; 
 train --n-stepz=3 => --n-stepz; did you mean --n-steps? ('attractor train --help' shows all)
@@ -153,6 +186,8 @@ compare standard --within=-5m
 compare standard --within=0s => within must be a time above zero
 compare standard --within=10m --seeds 3 => seeds must be at least two
 compare standard --within=10m --thorough => thorough must be left out with --within
+compare run other --config=run/config.json => config must be left out where run folders are compared
+compare standard --config=stray.toml => unknown option --n-stepz
 compare run other --within=10m => within must be left out where run folders are compared
 compare standard --corpus=text.txt --out=occupied
 compare standard --corpus=text.txt --seq-len=16 --out=run
@@ -481,6 +516,7 @@ def fill(patch: pytest.MonkeyPatch) -> None:
         "as.txt": f"{'a' * 60}b\n" * 50,
         "bomb.json": json.dumps(BOMB),
         "occupied/letter.txt": "dear",
+        **SETTINGS,
     }
     for name, text in texts.items():
         Path(name).parent.mkdir(exist_ok=True)

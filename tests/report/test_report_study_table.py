@@ -175,8 +175,8 @@ def test_skipped_steps_are_shown_where_there_were_any() -> None:
 def test_a_step_that_was_better_than_the_last_is_named() -> None:
     record = study(LOSSES)
     best = [{"best_loss": 1.25, "best_step": 10}, {"best_loss": 1.75, "best_step": 1200}, {"best_step": 2000}]
-    for outcome, numbers in zip(record.cell("good").outcomes, best, strict=True):
-        outcome.summary.update(numbers, steps=2000)
+    for outcome, found in zip(record.cell("good").outcomes, best, strict=True):
+        outcome.summary.update(found, steps=2000)
     told = "Validation was better before it: 'good' (2 of 3 runs: loss 1.500 at step 10–1,200 of 2,000)."  # noqa: RUF001
     assert any(line.endswith(told) for line in first(record).caption)
     assert "better before it" not in " ".join(first(study(LOSSES)).caption)

@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from attractor.attention.named import Mechanism
+from attractor.cli.config_file import WHOLE, settings_in
 from attractor.errors import InputError, unknown
 from attractor.models import FAMILIES
 from attractor.tasks import TASKS
-from attractor.train.config import Runtime, TrainConfig
+from attractor.train.config import Runtime, TrainConfig, stored_config
 from attractor.train.distributed import World
 from attractor.train.from_recipe import EVAL_BATCHES, config_from_recipe
 from attractor.train.memory import ProcessLayout
@@ -92,6 +93,8 @@ class Common(Carrying):
 
     recipe: str | None = None
     """named settings, which all other options change; by default the task's"""
+    config: Path | None = None
+    """TOML of options, or a run's config.json"""
     size: str | None = None
     """a named model instead of the recipe's; by default the recipe's"""
     epochs: float | None = None
@@ -102,11 +105,18 @@ class Common(Carrying):
     telemetry_every: int | None = Runtime.telemetry_every
     tensorboard: bool = False
 
-    def config(self, attention: str | Mechanism | None = None, seed: int | None = None) -> TrainConfig:
+    def configured(self, attention: str | Mechanism | None = None, seed: int | None = None) -> TrainConfig:
         """Return the recipe with the given options, and the given mechanism and seed where several are named."""
         one_of_several = {"attention": attention, "seed": seed}
         given = self.given() | {name: value for name, value in one_of_several.items() if value is not None}
-        named = (self.recipe, self.size, self.epochs, EVAL_BATCHES)
+        stored = {} if self.config is None else settings_in(self.config)
+        if self.config is None or WHOLE not in stored:
+            named = (self.recipe, self.size, self.epochs, EVAL_BATCHES)
+        else:
+            refuse_given(self, ["recipe"], "with --config of a whole configuration")
+            if "attention" in given and isinstance(stored[WHOLE], dict):  # code of the stored one need not be there
+                stored |= {WHOLE: {**stored[WHOLE], "attention": "standard"}}
+            named = (stored_config(stored, self.config), self.size, self.epochs, None)
         return config_from_recipe(given, runtime_of(self), self.processes(), *named)
 
     def processes(self) -> ProcessLayout:

@@ -3,19 +3,22 @@
 import re
 from collections.abc import Sequence
 from contextlib import redirect_stderr
-from dataclasses import field, make_dataclass
+from dataclasses import field, make_dataclass, replace
 from difflib import get_close_matches
 from io import StringIO
 from itertools import dropwhile, takewhile
+from pathlib import Path
 from typing import Any
 
 from attractor.cli.commands import WITH_JSON, names, options_of
+from attractor.cli.config_file import WHOLE, as_words, settings_in
 from attractor.errors import InputError
 
 BAD_VALUE = r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be .* \[(.*)\]"
 BAD_NUMBERS = (
     r"Error parsing (\S+): (?:Could not find valid parse|invalid literal|could not convert)[^:]*: \[?('.*')\]?$"
 )
+RECIPE = ("recipe", "size", "epochs")  # options that choose settings
 NO_VALUE = r"Missing (?:value for argument|from attractor [^:]*:) '?(--[\w-]+)"
 KINDS = {"INT": "a whole number", "FLOAT": "a number", "{FLOAT FLOAT}": "two numbers", "{INT INT}": "two whole numbers"}
 KINDS |= {"INT|{auto}": "a whole number or auto", "INT ...": "whole numbers", "{[INT [INT ...]]}": "whole numbers"}
@@ -30,13 +33,31 @@ def with_settings(arguments: type, name: str) -> type:
 
 
 def parse_command(arguments: type, name: str, argv: Sequence[str]) -> Any:
-    """Return the arguments of a command; several lines of tyro about a mistake become one."""
+    """Return the arguments of a command. Options of a file of settings hold where the line does not give them."""
+    kind = with_settings(arguments, name)
+    args = _parsed(kind, name, argv)
+    if not isinstance(path := getattr(args, "config", None), Path):
+        return args
+    values = settings_in(path)
+    if WHOLE in values:
+        return args
+    kinds = {option.name: option.kind for option in options_of(name) if option.is_setting or option.name in RECIPE}
+    try:
+        refuse_unknown_options(name, [f"--{key}".replace("_", "-") for key in values])
+        from_file = _parsed(kind, name, as_words(values, kinds))
+    except InputError as error:
+        raise InputError(f"config '{path}': {error}") from error
+    return replace(args, **{key: getattr(from_file, key) for key in values if getattr(args, key) is None})
+
+
+def _parsed(kind: type, name: str, argv: Sequence[str]) -> Any:
+    """Return the arguments in words; several lines of tyro about a mistake become one."""
     import tyro  # it takes time to load, which the refusal of an unknown option need not wait for
 
     message = StringIO()
     try:
         with redirect_stderr(message):
-            return tyro.cli(with_settings(arguments, name), prog=f"attractor {name}", args=list(argv), add_help=False)
+            return tyro.cli(kind, prog=f"attractor {name}", args=list(argv), add_help=False)
     except SystemExit as stopped:
         raise InputError(_in_one_line(message.getvalue(), name)) from stopped
 

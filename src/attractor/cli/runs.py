@@ -42,7 +42,7 @@ class TrainArguments(Common):
     resume: Path | None = None
     """run folder to continue as it was configured"""
     code: str | None = None
-    """with --resume: FILE.py or module that defines the run's own mechanism; it is executed"""
+    """with --resume or --config: FILE.py or module that defines the run's own mechanism; it is executed"""
     parallel: str = Runtime.parallel
     collective_timeout: float = Runtime.collective_timeout
 
@@ -71,7 +71,7 @@ class CompareArguments(Common):
     seeds: tuple[int, ...] | None = None
     """seeds of every mechanism; by default 0 1 2 3, more with --within"""
     within: str | None = None
-    """time, as 30m: each mechanism stops once it is decided"""
+    """time, as 30m: each mechanism stops once decided"""
     workers: int | None = None
     """runs at the same time; by default one per core, one on a GPU"""
     margin: float | None = None
@@ -107,10 +107,13 @@ class GenerateArguments(OfTrainedModel):
 def starting_point(args: TrainArguments, console: Console) -> tuple[TrainConfig, Path]:
     """Return the configuration of the run, and its folder."""
     if args.resume is None:
-        require(args.code is None, "code", "left out without --resume", args.code, "give --attention FILE.py:NAME")
-        config = args.config(*getattr(args, "presets", ())[:1])
+        is_new = args.config is None
+        require(not is_new or args.code is None, "code", "left out here", args.code, "give --attention FILE.py:NAME")
+        define_mechanisms(args.code, console)
+        config = args.configured(*getattr(args, "presets", ())[:1])
         return config, folder_of(args, config)
-    refuse_given(args, ("recipe", "size", "epochs", "out", *args.given()), "with --resume, which keeps the run's own")
+    names = ("config", "recipe", "size", "epochs", "out", *args.given())
+    refuse_given(args, names, "with --resume, which keeps the run's own")
     folder = RunFolder.open(args.resume)
     define_mechanisms(args.code, console)
     return TrainConfig.from_dict(folder.config), folder.path
@@ -290,7 +293,7 @@ def compare(args: CompareArguments, console: Console) -> None:
         args.match,
     )
     record, failures, folder = compare_mechanisms(
-        question, args.config, runtime_of(args), console, args.out, args.workers, command_line()
+        question, args.configured, runtime_of(args), console, args.out, args.workers, command_line()
     )
     for row, speedup in speedups(record).items() if args.thorough else ():
         say(console, f"effective speedup of {row}: {speedup.words}")

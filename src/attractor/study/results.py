@@ -135,14 +135,7 @@ class RunResult:
     @cached_property
     def config(self) -> TrainConfig:
         """Everything that determines the run."""
-        try:
-            return TrainConfig.from_dict(self.folder.config)
-        except InputError as error:
-            raise InputError(f"'{self.path / 'config.json'}': {error}") from error
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise InputError(
-                f"'{self.path / 'config.json'}' must hold the configuration of a run, and is damaged; restore it"
-            ) from error
+        return stored_config(self.folder.config, self.path / "config.json")
 
     @property
     def records(self) -> list[dict[str, Any]]:

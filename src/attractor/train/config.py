@@ -254,6 +254,16 @@ class TrainConfig(PrintsChanges):
         return cls(**values)
 
 
+def stored_config(stored: dict[str, Any], path: Path) -> TrainConfig:
+    """Return the configuration that a file holds, and name the file where it holds none."""
+    try:
+        return TrainConfig.from_dict(stored)
+    except InputError as error:
+        raise InputError(f"'{path}': {error}") from error
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise InputError(f"'{path}' must hold the configuration of a run, and is damaged; restore it") from error
+
+
 def data_of(config: TrainConfig, fit: bool = True) -> Task:
     """Return the data of a run, and say on stderr what is going on if that takes long.
 

@@ -31,20 +31,21 @@ def config_from_recipe(
     given: dict[str, Any],
     runtime: Runtime,
     processes: ProcessLayout,
-    recipe: str | None = None,
+    recipe: str | TrainConfig | None = None,
     size: str | None = None,
     epochs: float | None = None,
     eval_batches: int | None = None,
 ) -> TrainConfig:
     """Return a recipe with the given fields in place. By default it is the recipe of the task.
 
-    `size` names another model, `epochs` stands in place of n_steps, and `eval_batches` is for a run on text whose
-    recipe validates on the whole held-out set. The model gets the sizes that the task demands. A contrary field that a
-    person gives is kept, and `build_task` refuses it. A run that starts from another run has the model of that run.
+    `recipe` is a name, or a configuration in the place of one, which keeps its vocabulary. `size` names another model,
+    `epochs` stands in place of n_steps, and `eval_batches` is for a run on text whose recipe validates on the whole
+    held-out set. The model gets the sizes that the task demands. A contrary field that a person gives is kept, and
+    `build_task` refuses it. A run that starts from another run has the model of that run.
     """
-    recipe_name = recipe or RECIPE_OF_TASK.get(given.get("task", ""), DEFAULT_RECIPE)
-    if recipe_name not in RECIPES:
-        raise unknown("recipe", recipe_name, RECIPES, see=SEE)
+    chosen = recipe or RECIPE_OF_TASK.get(given.get("task", ""), DEFAULT_RECIPE)
+    if isinstance(chosen, str) and chosen not in RECIPES:
+        raise unknown("recipe", chosen, RECIPES, see=SEE)
     if size is not None and size not in SIZES:
         raise unknown("size", size, SIZES, see=SEE)
     given = dict(given)
@@ -56,7 +57,7 @@ def config_from_recipe(
     for name in ("attention", "slow_attention"):
         if name in given:
             given[name] = mechanism(given[name])
-    base = RECIPES[recipe_name]
+    base = RECIPES[chosen] if isinstance(chosen, str) else chosen
     model = base.model if size is None else SIZES[size]
     if "start" in given:
         model = _continued(base, given, size)
@@ -82,8 +83,8 @@ def config_from_recipe(
         n_steps = max(1, round(wanted))
     # A run of another length keeps its share of warm-up.
     warmup_steps = given.get("warmup_steps", base.warmup_steps * n_steps // base.n_steps)
-    # The vocabulary of the model that the run starts from may be larger than the task's.
-    kept = {*given, "vocab_size"} if "start" in given else given
+    # The vocabulary of a model that is given may be larger than the task's.
+    kept = {*given, "vocab_size"} if "start" in given or (base is recipe and size is None) else given
     demands = {name: value for name, value in task.demands.items() if name not in kept}
     config = config.replace(n_steps=n_steps, warmup_steps=warmup_steps, **demands)
     return auto_batch(config, runtime, processes) if automatic else config
