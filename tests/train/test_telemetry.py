@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -158,6 +159,39 @@ def test_without_tensorboard_one_line_says_how_to_install_it(monkeypatch: pytest
     ):
         Runtime(tensorboard=True)
     assert not Runtime().tensorboard
+
+
+class Tracker:
+    def __init__(self) -> None:
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.summary: dict[str, Any] = {}
+        self.finished = False
+
+    def log(self, numbers: dict[str, float], step: int) -> None:
+        self.logged.append((step, numbers))
+
+    def finish(self) -> None:
+        self.finished = True
+
+
+def test_the_tracker_of_the_page_sees_every_record(tmp_path: Path) -> None:
+    """Criterion: the code of docs/training.md gives each record with its step, and of a layer its largest value."""
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    (code,) = [block for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "observers=" in block]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    tracker, sizes = Tracker(), {"d_model": 16, "n_heads": 2, "d_ff": 16, "n_layers": 2, "seq_len": 16}
+    (tmp_path / "text.txt").write_text("".join(f"{n} squared is {n * n}\n" for n in range(300)))
+    settings = {"out": tmp_path / "run", "corpus": tmp_path / "text.txt", "n_steps": 12, "telemetry_every": 6, **sizes}
+    run = names["train_tracked"](tracker, device="cpu", eval_batches=1, **settings)
+    assert [step for step, _ in tracker.logged] == [record["step"] for record in run.records]
+    for (_, numbers), record in zip(tracker.logged, run.records, strict=True):
+        assert all(numbers[name] == value for name, value in record.items() if isinstance(value, float))
+        if "max_logit" in record:
+            assert [numbers[f"max_logit/{layer}"] for layer in (0, 1)] == list(map(max, record["max_logit"]))
+    assert any("max_logit/1" in numbers for _, numbers in tracker.logged)
+    assert tracker.finished
+    assert tracker.summary["best_loss"] == run.best_loss
 
 
 def test_tensorboard_holds_the_numbers_of_the_metrics(config: TrainConfig, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from attractor.train.config import Runtime, TrainConfig
 from attractor.train.from_recipe import EVAL_BATCHES, config_from_recipe
 from attractor.train.loop import train
 from attractor.train.memory import ProcessLayout
+from attractor.train.observers import Observer
 
 OF_RUNTIME = {f.name for f in fields(Runtime)}
 OF_RECIPE = ("recipe", "size", "epochs")
@@ -48,12 +49,12 @@ def compare_in_folder(
     return compare_mechanisms(asked, partial(_config, settings), _runtime(settings), console, out, workers, command)
 
 
-def train_in_folder(out: Path | None, settings: dict[str, Any]) -> Path:
+def train_in_folder(out: Path | None, settings: dict[str, Any], observers: Sequence[Observer] = ()) -> Path:
     """Train one model, from wherever its folder stands, and return the folder."""
     _refuse_children()
     config = _config(settings, settings.get("attention"), settings.get("seed"))
     path = out or Path("runs") / f"{config.label}-{config_hash(config.to_dict())[:8]}"
-    train(config, path, _runtime(settings))
+    train(config, path, _runtime(settings), observers=observers)
     return path
 
 

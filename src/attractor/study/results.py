@@ -30,7 +30,8 @@ from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import STUDY_FILE, StudyRecord, read_record, stored_loss_unit, study_runs
 from attractor.study.from_python import compare_in_folder, train_in_folder
 from attractor.study.stored_runs import Paths, compare_runs, study_of_runs
-from attractor.train.config import TrainConfig
+from attractor.train.config import TrainConfig, stored_config
+from attractor.train.observers import Observer
 from attractor.verdict.intervals import mean_interval
 
 if TYPE_CHECKING:
@@ -105,10 +106,15 @@ def compare(
     return result
 
 
-def train_model(attention: Any = None, *, out: str | Path | None = None, **settings: Any) -> "RunResult":
-    """Train a model as `attractor train` does, and return its run. `settings` are the options of the command."""
+def train_model(
+    attention: Any = None, *, out: str | Path | None = None, observers: Sequence[Observer] = (), **settings: Any
+) -> "RunResult":
+    """Train a model as `attractor train` does, and return its run. `settings` are the options of the command.
+
+    Each observer is called with every record of the metrics when it is written.
+    """
     settings |= {} if attention is None else {"attention": attention}
-    return RunResult(RunFolder.open(train_in_folder(None if out is None else Path(out), settings)))
+    return RunResult(RunFolder.open(train_in_folder(None if out is None else Path(out), settings, observers)))
 
 
 def _is_mechanism(thing: Any) -> bool:

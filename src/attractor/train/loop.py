@@ -14,7 +14,7 @@ Several processes may carry out one run together (`distributed.py`): all take ev
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from attractor.train.formulas import save_code
 from attractor.train.hardware import resolve_device
 from attractor.train.heap import freed_memory_kept
 from attractor.train.interrupt import GRACE_SECONDS, StopRequest
-from attractor.train.observers import Checkpoints, MetricsLog, Telemetry, Validation
+from attractor.train.observers import Checkpoints, MetricsLog, Observer, Telemetry, Validation
 from attractor.train.prefetch import prefetched
 from attractor.train.saved_tokenizer import save_tokenizer
 from attractor.train.telemetry import over_training, trajectories, trajectories_by_head
@@ -47,9 +47,16 @@ MAX_UNREAD = 32  # steps whose numbers nobody has read: how late a run may notic
 
 
 def train(
-    config: TrainConfig, path: str | Path, runtime: Runtime | None = None, display: Display | None = None
+    config: TrainConfig,
+    path: str | Path,
+    runtime: Runtime | None = None,
+    display: Display | None = None,
+    observers: Sequence[Observer] = (),
 ) -> dict[str, Any]:
-    """Carry the run at `path` to its end, from wherever it stands, and return its summary."""
+    """Carry the run at `path` to its end, from wherever it stands, and return its summary.
+
+    Each observer is called with every record of the metrics, in the first process.
+    """
     world = World.from_environment()
     runtime, display = runtime or Runtime(), display if display and world.is_first else Display()
     world.refuse_uneven(config.batch_size, config.accumulation)
@@ -67,7 +74,7 @@ def train(
                 display.start()
                 if world.warning is not None:
                     display.note(world.warning)
-                return _carry_out(Run(config, folder, task, runtime, display, world))
+                return _carry_out(Run(config, folder, task, runtime, display, world, observers))
     display.note(f"'{folder.path}' is finished already")
     return folder.summary() or {}
 
@@ -111,11 +118,12 @@ class Run(Trainer):
         runtime: Runtime,
         display: Display,
         world: World | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         super().__init__(config, task, runtime, world)
         self.folder, self.display = folder, display
         self.compiling = CompileClock(config.compile)
-        self.log = MetricsLog(self, folder, display)
+        self.log = MetricsLog(self, folder, display, observers)
         self.telemetry = Telemetry(self, self.log)
         self.checkpoints = Checkpoints(self, folder, self.telemetry)
         self.validation = Validation(self, self.log, self.checkpoints)

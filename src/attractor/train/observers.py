@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -22,11 +22,19 @@ if TYPE_CHECKING:
     from attractor.control.probe import LogitProbe
 
 
-class MetricsLog:
-    """Appends records to the metrics of a run and, on request, to TensorBoard. The first process alone writes."""
+Observer = Callable[[dict[str, Any]], object]  # takes a record of the metrics, as it stands in metrics.jsonl
 
-    def __init__(self, trainer: Trainer, folder: RunFolder, display: Display) -> None:
-        self.trainer, self.folder, self.display = trainer, folder, display
+
+class MetricsLog:
+    """Appends records to the metrics of a run, and gives them to observers and, on request, to TensorBoard.
+
+    The first process alone writes.
+    """
+
+    def __init__(
+        self, trainer: Trainer, folder: RunFolder, display: Display, observers: Sequence[Observer] = ()
+    ) -> None:
+        self.trainer, self.folder, self.display, self.observers = trainer, folder, display, observers
         self.board: TensorBoard | None = None
 
     def record(self, numbers: Mapping[str, Any], ahead: int = 0) -> dict[str, Any]:
@@ -36,6 +44,8 @@ class MetricsLog:
         state.recorded_step = state.step if not ahead else state.recorded_step
         if self.trainer.world.is_first:
             self.folder.append(record)
+            for observer in self.observers:
+                observer(dict(record))
             if self.trainer.runtime.tensorboard:
                 self.board = self.board or TensorBoard(self.folder.path, state.step - 1)
                 self.board.add(record)
