@@ -1,5 +1,6 @@
 """A model of transformers with another mechanism keeps what transformers does with it: caches, padding, adapters."""
 
+import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from attractor.attention.project.heads import Heads
 from attractor.attention.score.softmax import Softmax
 from attractor.errors import InputError
 from attractor.evaluate.causal import load_causal
-from attractor.hf import ReplacedModel, convert_model, import_model, replace_attention
+from attractor.hf import ReplacedModel, convert_model, export_replaced, import_model, replace_attention
 from attractor.hf.cache import CACHE_NAME
+from attractor.models import SIZES
 
 ARCHITECTURES = [name for name in FAST if not name.startswith(("deepseek", "diffllama"))]
 EXACT = ["coupled-euler", "coupled-hamiltonian", "coupled-linear", "mlp-only", "gated", "coupled-gated"]
@@ -205,6 +207,68 @@ def test_a_saved_model_is_loaded_with_its_mechanisms(tmp_path: Path) -> None:
         import_model(tmp_path)
     with pytest.raises(InputError, match=r"replaced_attention must be in config\.json"):
         ReplacedModel.from_pretrained(tmp_path / "plain")
+
+
+OWN = """
+from dataclasses import dataclass
+
+from torch import nn
+
+from attractor.attention.stage import Coupling
+
+
+@dataclass(frozen=True)
+class Halved(Coupling):
+    divisor: float = 2.0
+
+    def build(self, layout):
+        return Half(self.divisor)
+
+
+class Half(nn.Module):
+    def __init__(self, divisor):
+        super().__init__()
+        self.divisor = divisor
+
+    def forward(self, q, k):
+        return q / self.divisor, k
+
+
+class Summed(nn.Module):
+    def __init__(self, d_model, n_heads):
+        super().__init__()
+
+    def forward(self, x):
+        return x.cumsum(1)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "replacing.py").write_text(OWN)
+    return tmp_path / "replacing.py"
+
+
+def test_a_stage_of_ones_own_file_is_named_as_in_every_command(own: Path) -> None:
+    """Criterion: halved queries are those of half the scale; the saved model has the logits where the file is known,
+    and is refused as a folder with code, and a whole layer as a part of this model, in a line with a next step."""
+    model = replace_attention(original("llama", "uniform"), f"{own}:Halved")
+    halved = AttentionConfig(score=Softmax(attention_scale=8**-0.5 / 2))
+    expected = logits(replace_attention(original("llama", "uniform"), halved), tokens())
+    torch.testing.assert_close(logits(model, tokens()), expected, rtol=1e-5, atol=1e-5)
+    same = logits(replace_attention(original("llama"), f"{own}:Halved:divisor=1.0"), tokens())
+    assert torch.equal(same, logits(original("llama"), tokens()))
+    model.save_pretrained(own.parent / "saved")
+    loaded = ReplacedModel.from_pretrained(own.parent / "saved").eval()
+    assert torch.equal(logits(loaded, tokens()), logits(model, tokens()))
+    with pytest.raises(InputError, match=r"attention must be of attractor's own stages.*'replacing.py:Halved'.*; save"):
+        export_replaced(model, own.parent / "exported")
+    assert not (own.parent / "exported").exists()
+    words = r"got 'replacing.py:Summed', which joins whole.*; write its coupling, .* or choose among: differential, "
+    for change, of in ((replace_attention, original("llama")), (convert_model, SIZES["1b-2m"].build(seed=0))):
+        with pytest.raises(InputError, match=words if change is replace_attention else "which joins whole"):
+            change(of, f"{own}:Summed")
 
 
 REFUSED: dict[str, tuple[str, Any, dict[str, Any], str]] = {

@@ -31,6 +31,7 @@ from attractor.attention.couple.mlp import MLPOnly
 from attractor.attention.couple.none import Uncoupled
 from attractor.attention.output.gated import Gated, GatedOutput
 from attractor.attention.output.plain import Plain
+from attractor.attention.presets import PRESETS
 from attractor.errors import InputError, require_seed
 from attractor.files import refuse_inhabited
 from attractor.hf.import_models import describe, import_model
@@ -68,8 +69,11 @@ def convert_model(model: LanguageModel, attention: str, seed: int = 0) -> Transf
 def converted_config(config: TransformerConfig, attention: str) -> TransformerConfig:
     source, rule = config.staged_attention, "one that starts at exactly what this model computes"
     mechanism = converted(source, chosen(attention, partial(conversion_obstacle, source), rule))
-    by_name = config.replace(attention=attention, zero_start=getattr(mechanism.couple, "zero_start", False))
-    return by_name if by_name.attention_config == mechanism else config.replace(attention=mechanism)
+    if attention.partition(":")[0] in PRESETS:
+        by_name = config.replace(attention=attention, zero_start=getattr(mechanism.couple, "zero_start", False))
+        if by_name.attention_config == mechanism:
+            return by_name
+    return config.replace(attention=mechanism)
 
 
 def converted(source: AttentionConfig, wanted: AttentionConfig) -> AttentionConfig:

@@ -22,10 +22,12 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
+from attractor.attention.config import AttentionConfig
 from attractor.corpus.tokenizer import Tokenizer
 from attractor.corpus.tokenizer_settings import TokenizerSettings
 from attractor.errors import InputError, require
 from attractor.files import follow_umask, refuse_inhabited, remove_leftovers, temporary_path, write_json
+from attractor.files.code import name_in_code
 from attractor.hf.architecture import Architecture
 from attractor.hf.bundle import ENTRY, file_name, self_contained_code
 from attractor.hf.config import AttractorConfig
@@ -176,6 +178,9 @@ def export_replaced(model: PreTrainedModel, folder: str | Path, max_shard_size: 
     """Write a causal model of transformers whose attention has been replaced, with the code that loads it."""
     replaced = getattr(model.config, RECORD, None)
     require(bool(replaced), "model", "one whose attention has been replaced", type(model).__name__)
+    own = [code for record in replaced or () for code in AttentionConfig.from_dict(record["attention"]).own_code]
+    names, step = ", ".join(map(name_in_code, own)), "save it with save_pretrained, and hand your file on beside it"
+    require(not own, "attention", "of attractor's own stages, whose code is written beside the model", names, step)
     folder = Path(folder)
     refuse_inhabited(folder)
     with complete_or_absent(folder.resolve()) as unfinished:

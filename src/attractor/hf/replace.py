@@ -25,9 +25,10 @@ from attractor.attention.couple.dynamics import CoupledDynamics, Dynamics
 from attractor.attention.couple.mlp import QueryMLP
 from attractor.attention.foreign_projections import PROJECTIONS
 from attractor.attention.mask import Mask, resolve_mask
+from attractor.attention.named import resolved
 from attractor.attention.output.gated import Gated
 from attractor.attention.output.plain import Plain
-from attractor.attention.presets import PRESETS, preset
+from attractor.attention.presets import PRESETS
 from attractor.attention.project.heads import Heads
 from attractor.attention.score.softmax import Softmax
 from attractor.attention.score.uniform import Uniform
@@ -45,17 +46,18 @@ OTHER_LOGITS = ("softcap", "position_bias", "s_aux")  # arguments of attention f
 
 def replace_attention(
     model: Any,
-    attention: str | AttentionConfig,
+    attention: Any,
     layers: Iterable[int] | None = None,
     gate: float | None = 0.0,
     seed: int = 0,
 ) -> Any:
     """Give layers of a transformers model another mechanism, in place, and return the model.
 
-    `layers` are numbers from 0; None replaces all. `gate` is the initial value of the gates g of a coupling,
-    q' = q + tanh(g) (q_n - q). At 0, and for `mlp-only` and `gated`, the model starts as the original, bit for bit.
-    With None a coupling has no gate, and these two start with random weights. Another score never starts as the
-    original. New weights are drawn from (seed, their names).
+    `attention` names a mechanism in any way that attractor knows (`attention/named.py`), or is its config. `layers` are
+    numbers from 0; None replaces all. `gate` is the initial value of the gates g of a coupling, q' = q + tanh(g)
+    (q_n - q). At 0, and for `mlp-only` and `gated`, the model starts as the original, bit for bit. With None a coupling
+    has no gate, and these two start with random weights. Another score never starts as the original, and a stage of
+    your own starts as its code says. New weights are drawn from (seed, their names).
     """
     require_seed(seed)
     wanted = chosen(attention, obstacle, "one that acts on the projections of such a model")
@@ -70,13 +72,18 @@ def replace_attention(
     return model
 
 
-def chosen(attention: str | AttentionConfig, refused: Callable[[AttentionConfig], str | None], rule: str) -> Any:
+def chosen(attention: Any, refused: Callable[[AttentionConfig], str | None], rule: str) -> AttentionConfig:
     """Return the mechanism, or refuse it with the presets that are possible."""
-    wanted = preset(attention) if isinstance(attention, str) else attention
-    reason = refused(wanted)
+    wanted, step = resolved(attention), "choose among"
+    if isinstance(wanted, AttentionConfig):
+        reason = refused(wanted)
+    else:
+        attention, step = wanted.name, "write its coupling, score or output as a config of that stage, or choose among"
+        reason = "which joins whole, without the masks and the cache of such a model"
     if reason is not None:
         possible = ", ".join(name for name in PRESETS if refused(PRESETS[name]) is None) or "none"
-        raise InputError(f"attention must be {rule}, got '{attention}', {reason}; choose among: {possible}")
+        raise InputError(f"attention must be {rule}, got '{attention}', {reason}; {step}: {possible}")
+    assert isinstance(wanted, AttentionConfig)
     return wanted
 
 
