@@ -139,7 +139,7 @@ def test_names_from_users_cannot_change_the_structure_of_the_card(
         assert result["metrics"] == [{"type": "perplexity", "value": 2.7}]
     body = card.split("---\n", 2)[2]
     titles = re.findall(r"^## (.+)$", body, re.MULTILINE)
-    wanted = ["Mechanism", "Size", "Data", "Training", "Results", "Environment", "Limits", "How to load", "How to cite"]
+    wanted = ["Mechanism", "Size", "Data", "Training", "Results", "Environment", "Limits", "How to load"]
     assert [title for title in wanted if title in titles] == titles
     assert set(wanted) - set(titles) <= {"Size"}  # a mechanism without a name has no section on its size
     assert len(re.findall(r"^# ", body, re.MULTILINE)) == 1

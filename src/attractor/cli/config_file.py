@@ -5,14 +5,14 @@ NAME = VALUE        TOML: options by name, as they would stand on the line
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from attractor.errors import InputError
 from attractor.files import from_json, read_regular
 
-READERS = {".toml": tomllib.loads, ".json": from_json}
+READERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": from_json}
 LARGEST = 2**24  # bytes of a file of settings
 WHOLE = "model"  # a table that only whole configurations have
 

@@ -58,7 +58,6 @@ def model_card(run: RunFolder, exported: Exported) -> str:
         ("Environment", table(("what", "value"), environment(facts))),
         ("Limits", bullets(limits(facts))),
         ("How to load", loading(facts)),
-        ("How to cite", citation(facts)),
     )
     body = "\n\n".join(f"## {title}\n\n{text}" if title else text for title, text in sections if text)
     return f"---\n{head(facts)}---\n\n# {escaped(exported.name)}\n\n{body}\n"
@@ -160,12 +159,13 @@ def introduction(facts: RunFacts) -> str:
     by = f" with {escaped(facts.attention)} attention" if facts.attention else ""
     on = f" on {escaped(facts.data_name)}" if facts.data_name else ""
     origin = f"trained{on} with" if facts.trained else "imported by"
-    return f"{kind}{of_size}{by}, {origin} [attractor](#how-to-cite)."
+    return f"{kind}{of_size}{by}, {origin} attractor."
 
 
 def mechanism(facts: RunFacts) -> str:
     if facts.exported.mechanism:
-        return bullets(map(escaped, facts.exported.mechanism))
+        cited = [f"Published in {', '.join(facts.exported.sources)}."] if facts.exported.sources else []
+        return bullets(map(escaped, [*facts.exported.mechanism, *cited]))
     return "The model uses standard softmax attention." if facts.attention == "standard" else ""
 
 
@@ -267,20 +267,6 @@ def loading(facts: RunFacts) -> str:
     if exported.self_contained or exported.is_foreign:
         where = f"The code of the model is {'part of transformers' if exported.is_foreign else 'in its folder'}"
     return f"{where}.\n\n```python\n" + "\n".join(lines) + "\n```"
-
-
-def citation(facts: RunFacts) -> str:
-    version = (facts.environment.get("versions") or {}).get("attractor")
-    commit = facts.environment.get("commit")
-    entry = ["  title = {attractor: attention as a dynamical system}"]
-    entry += [f"  version = {{{plain(str(version))}}}"] if version else []
-    entry += [f"  note = {{commit {plain(str(commit))}}}"] if commit else []
-    paragraphs = ["```bibtex\n@software{attractor,\n" + ",\n".join(entry) + "\n}\n```"]
-    if facts.environment.get("dirty"):
-        paragraphs.append("The source that trained it had changes that are in no commit.")
-    if facts.exported.sources:
-        paragraphs.append(f"The mechanism: {escaped(', '.join(facts.exported.sources))}.")
-    return "\n\n".join(paragraphs)
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, str]:

@@ -124,10 +124,9 @@ def _resident(kind: str) -> int:
     return int(lines[kind].split()[0]) * 1024
 
 
-def time_of_a_gpu(flops: float, name: str = "H100", utilisation: float = 0.4) -> str:
+def time_of_a_gpu(flops: float) -> str:
     """Say how long a GPU takes for so many FLOPs, at a utilisation that large models reach. Small ones take longer."""
-    seconds = flops / (PEAK_FLOPS[name] * utilisation)
-    return f"{in_time(seconds)} of an {name} at {utilisation:.0%} of its peak"
+    return f"{in_time(flops / (0.4 * PEAK_FLOPS['H100']))} of an H100 at 40% of its peak"
 
 
 def model_flops_utilisation(flops_per_second: float, device: torch.device) -> float | None:
