@@ -96,7 +96,7 @@ def gradients(state: Tensor, *variables: Tensor) -> list[Tensor]:
 
 
 def solved(solver: Solver, step: Callable[[Tensor, int], Tensor], u: Tensor) -> Equilibrium:
-    """Solve from u. Under "forced-deq", whose root forgets the start, solve the equation of "deq": z = (F(z) - z) + u."""
+    """Solve from u. Under "forced-deq", whose root forgets the start, solve the equation of "deq": z = F(z) - z + u."""
     if solver.method != "forced-deq":
         return solver.solve(step, u)
     return solver.solve(lambda z, index: step(z, index) - z, u, u)

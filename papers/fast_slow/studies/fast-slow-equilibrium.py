@@ -6,7 +6,7 @@ The gate can open in every row, because behind a closed gate no equilibrium depe
 from attractor.study import Axis, Study
 
 from ..probes.coupling import COUPLING_PROBE
-from ..settings import EQUILIBRIA, EQUATION_2, LOSS, UNINFORMATIVE, WORTH, open_scales
+from ..settings import EQUATION_2, EQUILIBRIA, LOSS, UNINFORMATIVE, WORTH, open_scales
 
 STUDY = Study(
     title="Approximations of the equilibrium",

@@ -15,12 +15,13 @@ its sequences. Therefore decoding with a cache for each evaluation gives the sam
 sequence.
 
 Limits: with one evaluation, (2), (3) and (4) have the value and gradient of (1), and (7) those of (6). With c = 0, (6)
-is (2). Under (4) and (7), a token's result is the image of its iterate with the smallest residual, and J is taken at the
-last iterate; the two agree if the solve has converged. It need not converge if the map is expansive, which `Equilibrium`
-reports. (3), (4) and (7) never continue from or return a non-finite iterate; (1), (2) and (6) do not check.
+is (2). Under (4) and (7), a token's result is the image of its iterate with the smallest residual, and J is taken at
+the last iterate; the two agree if the solve has converged. It need not converge if the map is expansive, which
+`Equilibrium` reports. (3), (4) and (7) never continue from or return a non-finite iterate; (1), (2) and (6) do not
+check.
 (1), (2) and (3) with depth 1: FastSlow, section 11 (Gao, Attention is just another name for coupling?, 2026,
-arXiv 2606.16730). (6) is its equation (2), where c is the injection, and (7) its f(x, y) = 0, solved. (4) is ours. (5): Bai, Kolter and Koltun, Deep
-equilibrium models, 2019, arXiv 1909.01377.
+arXiv 2606.16730). (6) is its equation (2), where c is the injection, and (7) its f(x, y) = 0, solved. (4) is ours.
+(5): Bai, Kolter and Koltun, Deep equilibrium models, 2019, arXiv 1909.01377.
 """
 
 from collections.abc import Callable

@@ -9,12 +9,12 @@
     contraction     the growth rate at u of z -> F(z) - z, or with a forcing of F; the largest of all rounds  (6)
     unsolved        share of tokens, over all rounds, whose residual is above the solver's tolerance        (7)
 
-F is Post; in (5) and (7), under "deq", "forced" and "forced-deq", it is the map that the method iterates. (7) is measured unless
-the method is "single". P is the pool factor. (2), (3) and (4) are lists over the calls of blocks in order, so a Post
-that is evaluated several times a round appears several times. The mean in (4) can be large although most heads remember
-next to nothing; (4') shows that. The two sides of (4) agree where attention falls by a constant factor. Without any
-memory, both are P, the block itself. (6) is `growth_rate` of `equilibrium/fixed_point.py`; below 1, plain iteration of
-the map converges.
+F is Post; in (5) and (7), under "deq" and with a forcing, it is the map that the method iterates. (7) is measured
+unless the method is "single". P is the pool factor. (2), (3) and (4) are lists over the calls of blocks in order, so a
+Post that is evaluated several times a round appears several times. The mean in (4) can be large although most heads
+remember next to nothing; (4') shows that. The two sides of (4) agree where attention falls by a constant factor.
+Without any memory, both are P, the block itself. (6) is `growth_rate` of `equilibrium/fixed_point.py`; below 1, plain
+iteration of the map converges.
 
 (6) needs a few backward passes through Post, so (6) and (7) are measured at evaluations; the rest is measured at every
 look at the probe. Measuring draws no random numbers of the run and keeps no state.
