@@ -65,7 +65,7 @@ def convert(args: ConvertArguments, console: Console) -> None:
     """
     from attractor.hf.convert import convert_run
 
-    out = args.out or Path("runs") / f"{args.model.resolve().name}-{args.attention}"
+    out = args.out or Path("runs") / f"{args.model.resolve().name}-{Path(args.attention).name}"
     print_result(console, convert_run(args.model, args.attention, out, args.checkpoint, args.seed))
 
 

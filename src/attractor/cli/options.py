@@ -110,14 +110,16 @@ class Common(Carrying):
         one_of_several = {"attention": attention, "seed": seed}
         given = self.given() | {name: value for name, value in one_of_several.items() if value is not None}
         stored = {} if self.config is None else settings_in(self.config)
-        if self.config is None or WHOLE not in stored:
-            named = (self.recipe, self.size, self.epochs, EVAL_BATCHES)
-        else:
+        recipe: str | TrainConfig | None = self.recipe
+        if self.config is not None and WHOLE in stored:
             refuse_given(self, ["recipe"], "with --config of a whole configuration")
             if "attention" in given and isinstance(stored[WHOLE], dict):  # code of the stored one need not be there
                 stored |= {WHOLE: {**stored[WHOLE], "attention": "standard"}}
-            named = (stored_config(stored, self.config), self.size, self.epochs, None)
-        return config_from_recipe(given, runtime_of(self), self.processes(), *named)
+            recipe = stored_config(stored, self.config)
+        eval_batches = None if isinstance(recipe, TrainConfig) else EVAL_BATCHES
+        return config_from_recipe(
+            given, runtime_of(self), self.processes(), recipe, self.size, self.epochs, eval_batches
+        )
 
     def processes(self) -> ProcessLayout:
         """Return how many processes carry out the run."""

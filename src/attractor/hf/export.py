@@ -178,9 +178,10 @@ def export_replaced(model: PreTrainedModel, folder: str | Path, max_shard_size: 
     """Write a causal model of transformers whose attention has been replaced, with the code that loads it."""
     replaced = getattr(model.config, RECORD, None)
     require(bool(replaced), "model", "one whose attention has been replaced", type(model).__name__)
-    own = [code for record in replaced or () for code in AttentionConfig.from_dict(record["attention"]).own_code]
-    names, step = ", ".join(map(name_in_code, own)), "save it with save_pretrained, and hand your file on beside it"
-    require(not own, "attention", "of attractor's own stages, whose code is written beside the model", names, step)
+    mechanisms = [AttentionConfig.from_dict(record["attention"]) for record in replaced or ()]
+    names = ", ".join(name_in_code(code) for mechanism in mechanisms for code in mechanism.own_code)
+    step = "save it with save_pretrained, and hand your file on beside it"
+    require(not names, "attention", "of attractor's own stages, whose code is written beside the model", names, step)
     folder = Path(folder)
     refuse_inhabited(folder)
     with complete_or_absent(folder.resolve()) as unfinished:
