@@ -40,9 +40,11 @@ SETTINGS = {  # files of settings, each with a mistake
     "single.toml": "betas = 3\n",
     "table.toml": "[task]\nkind = 'text'\n",
     "device.toml": "device = 'cpu'\n",
+    "code.toml": "attention = 'raises.py:Mine'\n",
     "field.toml": "[model]\nd_modle = 3\n",
     "odd.toml": "model = 3\n",
     "binary.toml": "\0",
+    "code.json": '{"model": {"attention": "raises.py:Mine"}}',
     "few.json": '{"lr": 3}',
 }
 DEEP = "[" * 0x010101  # so many that Python's reader of JSON gives up
@@ -121,6 +123,8 @@ train --config=listed.toml => lr must be one value, got [1, 2]; write lr = VALUE
 train --config=single.toml => betas must be a list of values, got 3; write betas = [...]
 train --config=table.toml => task must be one value
 train --config=device.toml => device must be left out of a file ... give --device
+train --config=code.toml => attention must be left out of a file where it names code, got 'raises.py:Mine'; give
+train --config=code.json => unknown attention 'raises.py:Mine'
 train --config=field.toml => 'field.toml': unknown model field 'd_modle'; did you mean 'd_model'?
 train --config=odd.toml => 'odd.toml' must hold the configuration of a run
 train --config=run/config.json --recipe=small => recipe must be left out with --config

@@ -39,6 +39,9 @@ def as_words(values: Mapping[str, Any], kinds: Mapping[str, str]) -> list[str]:
     for name, value in values.items():
         if name not in kinds:
             raise InputError(f"{name} must be left out of a file, since it is no setting of a run; give --{name} here")
+        if kinds[name] == "NAME" and "." in str(value).partition(":")[0]:
+            step = f"give --{name.replace('_', '-')} here"
+            raise InputError(f"{name} must be left out of a file where it names code, got {value!r}; {step}")
         several, listed = " " in kinds[name], value if isinstance(value, list) else [value]
         if several != isinstance(value, list) or any(isinstance(part, dict | list) for part in listed):
             rule = "a list of values" if several else "one value"
