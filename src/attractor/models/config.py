@@ -14,7 +14,9 @@ from attractor.attention.couple.dynamics import Dynamics
 from attractor.attention.named import Mechanism, label_of, mechanism_from_dict
 from attractor.attention.position import board_side, parse_scaling
 from attractor.attention.presets import preset
+from attractor.attention.project.convolved import ConvolvedHeads
 from attractor.attention.project.decayed import DecayedLayout
+from attractor.attention.project.residual import ResidualHeads
 from attractor.attention.stage import Projection
 from attractor.attention.whole import Whole, WholeLayer
 from attractor.errors import InputError, require, require_count, require_seed, unknown
@@ -208,6 +210,9 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
                     self._require_grid_rotation(layer)
         for attention in self.mechanisms:
             self._require_window(attention.window)
+            if mixes_first_values(attention):
+                rule = "one that does not mix the values of the first layer for a model that is no Transformer"
+                require(self.family == TRANSFORMER, "attention", rule, label_of(self.attention))
             if isinstance(attention, Whole):
                 attention.require_suited(self.d_model, self.n_heads, self.causal)
 
@@ -242,6 +247,10 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         if self.positions == "learned":
             rule = f"at most max_seq_len={self.max_seq_len}"
             require(seq_len <= self.max_seq_len, "seq_len", rule, seq_len, "or raise max_seq_len")
+        for stage in (stage for mechanism in self.mechanisms for stage in mechanism.stages):
+            width = stage.width if isinstance(stage, ConvolvedHeads) else 0
+            rule = f"at least {width}, the positions of the convolution of attention"
+            require(seq_len >= width, "seq_len", rule, seq_len, "or give a smaller width")
 
     def require_count(self, field: str, least: int = 1) -> None:
         value = getattr(self, field)
@@ -376,3 +385,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         allocate(model, "cpu")  # where they are drawn, so that a seed gives the same weights on every device
         initialize(model, int(seed))
         return model.to(device)
+
+
+def mixes_first_values(mechanism: Mechanism) -> bool:
+    return any(isinstance(stage, ResidualHeads) for stage in mechanism.stages)
