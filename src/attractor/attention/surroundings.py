@@ -23,7 +23,7 @@ class Surroundings:
     cache: Cache | None = None
     first_values: FirstValues | None = None
 
-    def earlier(self, x: Float[Tensor, "B T C"], n: int) -> Float[Tensor, "B T+n C"]:
+    def earlier(self, x: Float[Tensor, "B T C"], n: int) -> Float[Tensor, "B S C"]:
         """Return x behind the `n` positions before it, which are zeros before the first, and remember the last `n`."""
         past = (
             self.cache.state[0] if self.cache is not None and self.cache.state else x.new_zeros(len(x), n, x.shape[2])
@@ -33,7 +33,7 @@ class Surroundings:
             self.cache.state = [both[:, both.shape[1] - n :]]
         return both
 
-    def reaches(self, back: int, n_queries: int) -> Bool[Tensor, "#B T 1"] | bool:
+    def reaches(self, back: int, n_queries: int) -> Bool[Tensor, "B T 1"] | bool:
         """Return whether each query may attend to the position that is `back` positions before it."""
         window = self.mask.window if self.cache is None else self.cache.window
         if window is not None and back >= window:
@@ -42,5 +42,8 @@ class Surroundings:
             return True
         offset = self.mask.allowed.shape[-1] - n_queries - back
         diagonal = self.mask.allowed.diagonal(offset, -2, -1)
-        missing = F.pad(diagonal, (n_queries - diagonal.shape[-1], 0))
-        return (missing if missing.dim() == 1 else missing.squeeze(1)).unsqueeze(-1)
+        reached = F.pad(diagonal, (n_queries - diagonal.shape[-1], 0))
+        return reached.view(-1, n_queries, 1)
+
+
+ALONE = Surroundings(Mask(causal=True))  # a causal sequence from its start, in a layer by itself

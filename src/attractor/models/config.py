@@ -212,7 +212,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
             self._require_window(attention.window)
             if mixes_first_values(attention):
                 rule = "one that does not mix the values of the first layer for a model that is no Transformer"
-                require(self.family == TRANSFORMER, "attention", rule, label_of(self.attention))
+                require(self.family == TRANSFORMER, "attention", rule, attention.stages[0])
             if isinstance(attention, Whole):
                 attention.require_suited(self.d_model, self.n_heads, self.causal)
 

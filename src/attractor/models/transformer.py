@@ -43,9 +43,9 @@ class TransformerConfig(ModelConfig["Transformer"]):
             self._require_alike()
         if self.global_layers is not None:
             window = self.attention_config.window
-            rule = "given with global_layers, unless these have an attention_global"
             has_use = window is not None or self.attention_global is not None
-            require(has_use, "window", rule, window, "or leave global_layers out")
+            next_step = "or attention_global, or leave global_layers out"
+            require(has_use, "window", "given with global_layers", window, next_step)
             layer_indices(self.global_layers, self.n_layers)
         if self.local_rope_theta is not None:
             window = self.attention_config.window

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from attractor.attention.project.heads import HeadProjection, Heads
 from attractor.attention.stage import Shape
-from attractor.attention.surroundings import Surroundings
+from attractor.attention.surroundings import ALONE, Surroundings
 from attractor.errors import require
 
 
@@ -40,7 +40,7 @@ class ConvolvedProjection(HeadProjection):
         super().__init__(config, shape)
         self.convolution = ShortConvolution(shape.d_model, config.width)
 
-    def forward(self, x: Float[Tensor, "B T D"], around: Surroundings) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def forward(self, x: Float[Tensor, "B T D"], around: Surroundings = ALONE) -> tuple[Tensor, Tensor, Tensor]:
         return super().forward(x + self.convolution(x, around))  # (1)
 
 

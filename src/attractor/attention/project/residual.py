@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attractor.attention.project.heads import HeadProjection, Heads
 from attractor.attention.stage import Shape
-from attractor.attention.surroundings import Surroundings
+from attractor.attention.surroundings import ALONE, Surroundings
 from attractor.errors import InputError, require
 
 
@@ -38,7 +38,7 @@ class ResidualProjection(HeadProjection):
         super().__init__(config, shape)
         self.share, self.is_first = config.share, shape.layer_index == 0
 
-    def forward(self, x: Float[Tensor, "B T D"], around: Surroundings) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def forward(self, x: Float[Tensor, "B T D"], around: Surroundings = ALONE) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().forward(x)
         carried = around.first_values
         if carried is None:
