@@ -59,6 +59,7 @@ OF_TRANSFORMERS = (
     "logit_scale",
     "no_rope_every",
     "global_layers",
+    "attention_global",
     "local_rope_theta",
     "logit_softcap",
 )  # fields of Transformers alone
@@ -132,6 +133,8 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     """keys that a position sees, itself and those before; by default the whole past"""
     global_layers: str | None = later(None)
     """layers with no window: every:N, first:N, or indices such as 5,11"""
+    attention_global: str | Mechanism | None = later(None)  # noqa: RUF009
+    """mechanism of the layers of global_layers; by default as the others"""
     qk_norm_across: bool = later(False)
     """QK-norm over all heads together, not over each (OLMo 2)"""
     qk_norm_eps: float = later(1e-6)

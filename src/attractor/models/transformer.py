@@ -17,7 +17,6 @@ from attractor.attention import AttentionConfig, Cache, Rope, Rotation, build
 from attractor.attention.named import Mechanism, label_of
 from attractor.attention.surroundings import FirstValues
 from attractor.errors import InputError, require
-from attractor.fields import later
 from attractor.models.block import Block, ParallelBlock
 from attractor.models.config import TRANSFORMER, ModelConfig, mixes_first_values
 from attractor.models.fast_decoding import decode_step, plain_block_modules
@@ -31,8 +30,6 @@ class TransformerConfig(ModelConfig["Transformer"]):
 
     n_layers: int = 8
     """number of layers"""
-    attention_global: str | Mechanism | None = later(None)  # noqa: RUF009
-    """mechanism of the layers of global_layers; by default as the others, without a window"""
 
     def __post_init__(self) -> None:
         self.require_count("n_layers")
