@@ -33,6 +33,8 @@ def report_study(record: StudyRecord, folder: Path, failures: Mapping[str, str],
 
     result = StudyResult(record)
     answer(console, report=str(page), rows=result.rows, verdicts=result.verdicts, failures=dict(failures))
+    if result.legs:
+        answer(console, legs=result.legs)
     if failures:
         count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
         raise RunStopped(f"{count} failed, as said above; the report is of the others. The same command tries again")

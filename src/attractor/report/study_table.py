@@ -56,7 +56,7 @@ class Column:
 
 def tables(judged: JudgedStudy) -> list[StudyTable]:
     """Return the results and the differences for each family of tests. A study of quality does not test costs."""
-    made: list[StudyTable] = []
+    made = legs(judged)
     for family in judged.families:
         made.append(results(judged, family))
         if any(map(judged.is_tested, family)) and (of_family := differences(judged, family)).rows:
@@ -66,7 +66,28 @@ def tables(judged: JudgedStudy) -> list[StudyTable]:
 
 def console_tables(judged: JudgedStudy) -> list[StudyTable]:
     """Return the tables for a console, without a table of differences if the results show these."""
-    return [results(judged, judged.families[0])] if judged.in_one_table else tables(judged)
+    return [*legs(judged), results(judged, judged.families[0])] if judged.in_one_table else tables(judged)
+
+
+def legs(judged: JudgedStudy) -> list[StudyTable]:
+    """Return the verdict of a thorough comparison, with a line for each leg and row."""
+    rows = [row for leg in judged.legs for row in leg.rows]
+    if not rows:
+        return []
+    numbers = [(row.n, "" if row.rate is None else f"{row.rate:g}", row.result) for row in rows]
+    entries = [
+        (*map(TableCell, (row.leg, row.row, *map(str, of_row))), TableCell(row.outcome, kind=row.outcome))
+        for row, of_row in zip(rows, numbers, strict=True)
+    ]
+    caption = (
+        f"Loss: minus that of '{judged.design.baseline}', paired by seed, each size judged by itself, with 95% "
+        "intervals that are not adjusted for the number of rows, and outcomes that are.",
+        "Speedup: how many times faster a row reaches its loss than the baseline does, by the baseline's loss at half "
+        "and at twice the steps, with intervals that cover all rows together.",
+        "Loss at 2x and 4x the rate: minus the row's own loss at its rate, for the seeds that it has.",
+    )
+    headings = ("leg", judged.design.rows_name, "seeds", "rate", "result", "outcome")
+    return [StudyTable("legs", "The verdict by leg and row", headings, tuple(entries), caption=caption, n_texts=2)]
 
 
 def results(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable:

@@ -48,8 +48,7 @@ def load(path: str | Path) -> "RunResult | StudyResult | RunsResult":
     if path.is_file():
         return StudyResult(read_record(path))
     if (path / STUDY_FILE).is_file():
-        design, paths = study_runs(path)
-        return StudyResult(StudyRecord.of_runs(design, paths), paths)
+        return StudyResult(StudyRecord.read(path), study_runs(path)[1])
     if (path / "config.json").is_file():
         return RunResult(RunFolder.open(path))
     if path.is_dir() and (runs := RunsResult(path)):
@@ -65,6 +64,7 @@ def compare(
     margin: float | None = None,
     within: str | None = None,
     thorough: bool = False,
+    recall: bool = False,
     rates: Sequence[float] | None = None,
     match: str = "tokens",
     workers: int | None = None,
@@ -84,7 +84,7 @@ def compare(
     runs = list(runs)
     if not compared or (runs and all(map(_is_mechanism, runs))):
         question: dict[str, Any] = {"seeds": seeds, "margin": margin, "within": within, "thorough": thorough}
-        question |= {"rates": rates, "match": match}
+        question |= {"recall": recall, "rates": rates, "match": match}
         folder = None if out is None else Path(out)
         record, failures, folder = compare_in_folder(runs, question, folder, workers, settings)
         result = StudyResult(record, study_runs(folder)[1])
@@ -311,6 +311,11 @@ class StudyResult:
         """
         design = self.judged.design
         return [self._row(row, column) for column in design.columns for row in design.rows]
+
+    @property
+    def legs(self) -> list[dict[str, Any]]:
+        """What each leg of a thorough comparison says of each row, with its numbers; empty of any other study."""
+        return [vars(row) for leg in self.judged.legs for row in leg.rows]
 
     @property
     def table(self) -> "DataFrame":
