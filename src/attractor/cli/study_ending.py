@@ -15,6 +15,7 @@ def report_study(record: StudyRecord, folder: Path, failures: Mapping[str, str],
     """Write the report of a study into its folder, and print its tables and verdict."""
     from attractor.attention.presets import presets_as_data
     from attractor.report.judged_study import JudgedStudy
+    from attractor.report.legs import verdict_of
     from attractor.report.study_report import write_report
     from attractor.report.study_table import console_table, console_tables
 
@@ -25,7 +26,7 @@ def report_study(record: StudyRecord, folder: Path, failures: Mapping[str, str],
         for text in table.caption:
             print_line(console, text)
     console.print()
-    for line in judged.verdict():
+    for line in verdict_of(judged):
         print_line(console, line.text)
     console.print()
     say(console, str(page))

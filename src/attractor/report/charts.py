@@ -115,7 +115,7 @@ def _losses(judged: JudgedStudy) -> Iterator[Chart]:
         panels = _by_column(judged, partial(by_place, judged, numbers=attrgetter(curve)))
         frames = {column: _with_margin(*_extremes(_late(curves))) for column, curves in panels.items()}
         x_label, against = "tokens", "the tokens seen"
-        if panels and judged.legs:
+        if panels and judged.record.legs:
             panels = {"over tokens": panels[""], "over seconds": _in_seconds(judged, panels[""])}
             frames = dict.fromkeys(panels, frames[""])
             x_label, against = (

@@ -20,8 +20,6 @@ from dataclasses import dataclass, replace
 from attractor.claims.comparisons import learning_rate, row_of_equal_runs, seeds_on_two_devices
 from attractor.claims.further_seeds import FEWEST, with_seeds
 from attractor.console import with_prefix
-from attractor.report.legs import Leg, legs_of
-from attractor.report.verdict_lines import VerdictLine, VerdictPart
 from attractor.runs.quantity import LOSS_OF_VALIDATION, MEAN, Quantity
 from attractor.runs.study_record import Cell, StudyRecord
 from attractor.verdict.family import MOST, Comparison, judge_family
@@ -103,6 +101,34 @@ class JudgedDifference:
         return f"undecided (smallest detectable {self.smallest}{unit}{further})"
 
 
+@dataclass(frozen=True)
+class VerdictPart:
+    """The verdict on one cell. Its kind is an outcome, 'sensitive', 'insensitive', 'doubt', 'rates' or 'next'."""
+
+    kind: str
+    place: str
+    words: str
+    numbers: str = ""
+
+    @property
+    def text(self) -> str:
+        return " ".join(filter(None, (self.place, self.words))) + (f", {self.numbers}" if self.numbers else "")
+
+
+@dataclass(frozen=True)
+class VerdictLine:
+    """A line of the verdict. Its subject is a row or "What next"; lines about the control and about rates have none."""
+
+    subject: str
+    parts: tuple[VerdictPart, ...]
+    remark: str = ""
+
+    @property
+    def text(self) -> str:
+        subject = f"{self.subject}: " if self.subject else ""
+        return subject + "; ".join(part.text for part in self.parts) + self.remark
+
+
 class JudgedStudy:
     """A study's record with its differences and verdict, all of which are computed from the record."""
 
@@ -122,7 +148,6 @@ class JudgedStudy:
             for family in self.families
             for difference in self._judge(family)
         }
-        self.legs: list[Leg] = legs_of(self, {leg: JudgedStudy(of_leg) for leg, of_leg in record.legs.items()})
 
     @property
     def families(self) -> tuple[tuple[Quantity, ...], ...]:
@@ -238,22 +263,13 @@ class JudgedStudy:
             return []
         return sorted(means, key=lambda row: means[row] if lower else -means[row])
 
-    def verdict(self) -> list[VerdictLine]:
+    def verdict(self, about: Sequence[VerdictLine] = ()) -> list[VerdictLine]:
         """Return lines on sensitivity, on rates, on each rival in the first tested quantity, and on what to do next.
 
-        Those of a thorough comparison begin with parameters, and have a line on each leg, not on each rival.
+        The lines `about` stand in place of those on each rival.
         """
-        about = [leg.line for leg in self.legs] or [self._about(row) for row in self.design.rivals]
-        return [*self._parameters(), *self._instrument(), *self._best_rates(), *about, *self._what_next()]
-
-    def _parameters(self) -> list[VerdictLine]:
-        """Say of a thorough comparison whether parameters alone may explain a lead."""
-        if not self.legs:
-            return []
-        apart = [f"{row}{remark}" for row in self.design.rivals if (remark := self._parameters_apart(row))]
-        matched = f"Parameters are matched: every row has those of '{self.design.baseline}' within 1%."
-        gap = f"Parameters are not matched (--match parameters does): {'; '.join(apart)} than the baseline."
-        return [VerdictLine("", (VerdictPart("doubt" if apart else "sensitive", "", gap if apart else matched),))]
+        about = about or [self._about(row) for row in self.design.rivals]
+        return [*self._instrument(), *self._best_rates(), *about, *self._what_next()]
 
     def _sensitivity(self, column: str) -> ControlGap:
         """Return the gap that tells whether a column can distinguish mechanisms."""
@@ -379,7 +395,7 @@ class JudgedStudy:
                 numbers = with_pairs(interval, measure.unit)
                 parts.append(VerdictPart(difference.verdict.outcome, self.place(column), difference.words, numbers))
         parts += [VerdictPart(kind, self._places(columns), words) for (kind, words), columns in without.items()]
-        return VerdictLine(row, tuple(parts), self._parameters_apart(row) + self.remark(row))
+        return VerdictLine(row, tuple(parts), self.more_parameters(row) + self.remark(row))
 
     def remark(self, row: str) -> str:
         """Return what else sets a row apart from the baseline, or does not."""
@@ -411,7 +427,7 @@ class JudgedStudy:
             steps.append(f"{n_further} further seed{'s' * (n_further > 1)}: {further}")
         return [VerdictLine("What next", tuple(VerdictPart("next", "", step) for step in steps))] if steps else []
 
-    def _parameters_apart(self, row: str) -> str:
+    def more_parameters(self, row: str) -> str:
         remarks = {
             parameters_apart(ours, theirs)
             for column in self.design.columns

@@ -11,20 +11,16 @@ confidence that covers all rows together.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from attractor.claims.comparisons import learning_rate
-from attractor.report.verdict_lines import VerdictLine, VerdictPart
+from attractor.report.judged_study import JudgedStudy, VerdictLine, VerdictPart
 from attractor.runs.quantity import LOSS_OF_VALIDATION, Quantity
 from attractor.runs.study_record import HIGHER_RATES, LADDER, OTHER_SIZE, RECALL, RUNGS
 from attractor.verdict.speedup import Speedup, effective_speedup
 from attractor.verdict.words import UNKNOWN, signed
-
-if TYPE_CHECKING:
-    from attractor.report.judged_study import JudgedStudy
 
 ALPHA = 0.05
 SPEED = Quantity("tok/s", "tokens_per_second")
@@ -48,7 +44,7 @@ class LegOfRow:
 
     @property
     def part(self) -> VerdictPart:
-        counted = f"{self.result} ({self.n} seed{'s' * (self.n > 1)}){self.remark}"
+        counted = f"{self.result} ({self.n} seed{'s' * (self.n > 1)})"
         return VerdictPart(self.outcome, self.row, self.words, "" if self.result == UNKNOWN else counted)
 
 
@@ -59,13 +55,29 @@ class Leg:
 
     @property
     def line(self) -> VerdictLine:
-        return VerdictLine(self.name, tuple(row.part for row in self.rows))
+        remarks = [f"; {row.row}: {row.remark}" for row in self.rows if row.remark]
+        return VerdictLine(self.name, tuple(row.part for row in self.rows), "".join(remarks))
 
 
-def legs_of(judged: "JudgedStudy", further: Mapping[str, "JudgedStudy"]) -> list[Leg]:
-    """Return the legs of a comparison with these further studies; none of one without them."""
+def verdict_of(judged: JudgedStudy) -> list[VerdictLine]:
+    """Return the verdict of any study. That of a thorough comparison begins with the parameters, since these alone may
+    explain a lead, and has a line on each leg."""
+    if not judged.record.legs:
+        return judged.verdict()
+    baseline = judged.design.baseline
+    apart = [f"{row}{remark}" for row in judged.design.rivals if (remark := judged.more_parameters(row))]
+    matched = f"Parameters are matched: every row has those of '{baseline}' within 1%."
+    gap = f"Parameters are not matched (--match parameters does): {'; '.join(apart)} than '{baseline}'."
+    first = VerdictLine("", (VerdictPart("doubt" if apart else "sensitive", "", gap if apart else matched),))
+    return [first, *judged.verdict([leg.line for leg in legs_of(judged)])]
+
+
+@lru_cache(maxsize=1)
+def legs_of(judged: JudgedStudy) -> tuple[Leg, ...]:
+    """Return the legs of a comparison by its further studies; none of one without them."""
+    further = {leg: JudgedStudy(record) for leg, record in judged.record.legs.items()}
     if not further:
-        return []
+        return ()
     of_tokens = [of_difference(judged, row, "loss", "a token") for row in judged.design.rivals]
     legs = {"Loss": of_tokens}
     if LADDER in further:
@@ -83,10 +95,10 @@ def legs_of(judged: "JudgedStudy", further: Mapping[str, "JudgedStudy"]) -> list
     if RECALL in further:
         recall = further[RECALL]
         legs["Recall"] = [of_difference(recall, row, "recall", "at recall") for row in recall.design.rivals]
-    return [Leg(name, tuple(rows)) for name, rows in legs.items() if rows]
+    return tuple(Leg(name, tuple(rows)) for name, rows in legs.items() if rows)
 
 
-def of_difference(judged: "JudgedStudy", row: str, leg: str, phrase: str) -> LegOfRow:
+def of_difference(judged: JudgedStudy, row: str, leg: str, phrase: str) -> LegOfRow:
     """Return the judged difference between a row and the baseline in the first tested quantity."""
     measure = judged.tested[0]
     difference = judged.differences[row, "", measure]
@@ -94,20 +106,21 @@ def of_difference(judged: "JudgedStudy", row: str, leg: str, phrase: str) -> Leg
     words = f"{verdict.outcome} {phrase}" if verdict.outcome in ("better", "worse") else difference.words
     ends = (None, None, None) if interval is None else (interval.mean, interval.low, interval.high)
     result = UNKNOWN if interval is None else signed(interval, measure.unit)
-    remark = judged.remark(row)
+    remark = judged.remark(row).strip(",; ")
     return LegOfRow(leg, row, verdict.n, rate_of(judged, row), verdict.outcome, words, result, remark, *ends)
 
 
-def of_sizes(at_first: LegOfRow, other: "JudgedStudy") -> LegOfRow:
+def of_sizes(at_first: LegOfRow, other: JudgedStudy) -> LegOfRow:
     """Return the difference at another size, and say whether it is that of the first size."""
     width = other.cell(at_first.row, "").config.get("model", {}).get("d_model", "another")
     at_other = of_difference(other, at_first.row, f"loss at width {width}", f"at width {width} alone")
+    at_other = replace(at_other, remark="")  # which the first size has
     if at_other.outcome == at_first.outcome != "undecided":
         return replace(at_other, words=f"{at_other.outcome} at both sizes")
     return at_other
 
 
-def speedups(judged: "JudgedStudy", ladder: "JudgedStudy") -> dict[str, Speedup]:
+def speedups(judged: JudgedStudy, ladder: JudgedStudy) -> dict[str, Speedup]:
     """Return the effective speedup of each row for which there are runs, with intervals that cover all rows."""
     baseline = judged.cell(judged.design.baseline, "")
     rungs = {1.0: baseline.losses} | {by: ladder.cell(rung, "").losses for rung, by in RUNGS.items()}
@@ -121,7 +134,7 @@ def speedups(judged: "JudgedStudy", ladder: "JudgedStudy") -> dict[str, Speedup]
     return measured
 
 
-def of_speedup(judged: "JudgedStudy", row: str, speedup: Speedup) -> LegOfRow:
+def of_speedup(judged: JudgedStudy, row: str, speedup: Speedup) -> LegOfRow:
     is_blind = judged.sensitivity.get("", None) is not None and judged.sensitivity[""].sensitive is False
     outcome = "undecided"
     if speedup.low is not None and speedup.high is not None and not is_blind:
@@ -129,11 +142,11 @@ def of_speedup(judged: "JudgedStudy", row: str, speedup: Speedup) -> LegOfRow:
     words = f"{outcome} a second" if outcome != "undecided" else "undecided"
     words += " (the setting is not sensitive)" * is_blind
     ends = (speedup.value, speedup.low, speedup.high)
-    remark = f": {speedup.reason}"
-    return LegOfRow("speedup", row, speedup.n, rate_of(judged, row), outcome, words, speedup.numbers, remark, *ends)
+    rate, numbers = rate_of(judged, row), speedup.numbers
+    return LegOfRow("speedup", row, speedup.n, rate, outcome, words, numbers, speedup.reason, *ends)
 
 
-def of_rate(judged: "JudgedStudy", stability: "JudgedStudy", row: str, factor: str) -> LegOfRow:
+def of_rate(judged: JudgedStudy, stability: JudgedStudy, row: str, factor: str) -> LegOfRow:
     """Return the change of a row's loss at a multiple of its learning rate. Few seeds have no interval here."""
     losses, unit = stability.cell(row, factor).compared(LOSS_OF_VALIDATION), stability.record.loss_unit
     at_rate = stability.cell(row, stability.design.columns[0]).compared(LOSS_OF_VALIDATION)
@@ -149,5 +162,5 @@ def of_rate(judged: "JudgedStudy", stability: "JudgedStudy", row: str, factor: s
     return replace(known, outcome=outcome, words=f"{outcome} {at}", result=f"{change:+.3g} {unit}", value=change)
 
 
-def rate_of(judged: "JudgedStudy", row: str) -> float | None:
+def rate_of(judged: JudgedStudy, row: str) -> float | None:
     return learning_rate(judged.record, row, "")

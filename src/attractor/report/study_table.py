@@ -12,6 +12,7 @@ from statistics import median
 
 from attractor.console import in_bytes, with_prefix
 from attractor.report.judged_study import JudgedDifference, JudgedStudy, Spread
+from attractor.report.legs import legs_of, verdict_of
 from attractor.report.table import InConsole, in_markdown
 from attractor.runs.quantity import CONTEXT_GAIN, Quantity
 from attractor.runs.study_record import BUDGETS, Published
@@ -71,7 +72,7 @@ def console_tables(judged: JudgedStudy) -> list[StudyTable]:
 
 def legs(judged: JudgedStudy) -> list[StudyTable]:
     """Return the verdict of a thorough comparison, with a line for each leg and row."""
-    rows = [row for leg in judged.legs for row in leg.rows]
+    rows = [row for leg in legs_of(judged) for row in leg.rows]
     if not rows:
         return []
     numbers = [(row.n, "" if row.rate is None else f"{row.rate:g}", row.result) for row in rows]
@@ -184,7 +185,7 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
 def markdown(judged: JudgedStudy) -> str:
     """Return the verdict and all tables with titles and captions."""
     design = judged.design
-    verdict = "".join(f"- {markdown_escaped(line.text)}\n" for line in judged.verdict())
+    verdict = "".join(f"- {markdown_escaped(line.text)}\n" for line in verdict_of(judged))
     parts = [
         f"# {markdown_escaped(design.title)}\n",
         f"{markdown_escaped(design.question)}\n",

@@ -20,6 +20,7 @@ from attractor.attention.stage import Stage
 from attractor.errors import InputError, RunStopped, not_installed, unknown
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.latex import in_latex
+from attractor.report.legs import legs_of, verdict_of
 from attractor.report.run_figure import curves_of_runs, learning_curves, small_line
 from attractor.report.study_figure import pictures
 from attractor.report.study_report import write_report
@@ -301,7 +302,7 @@ class StudyResult:
     @property
     def verdicts(self) -> list[str]:
         """The conclusions that the study supports, in sentences."""
-        return [line.text for line in self.judged.verdict()]
+        return [line.text for line in verdict_of(self.judged)]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -315,7 +316,7 @@ class StudyResult:
     @property
     def legs(self) -> list[dict[str, Any]]:
         """What each leg of a thorough comparison says of each row, with its numbers; empty of any other study."""
-        return [vars(row) for leg in self.judged.legs for row in leg.rows]
+        return [vars(row) for leg in legs_of(self.judged) for row in leg.rows]
 
     @property
     def table(self) -> "DataFrame":
