@@ -79,7 +79,7 @@ def legs_of(judged: JudgedStudy) -> tuple[Leg, ...]:
     if not further:
         return ()
     of_tokens = [of_difference(judged, row, "loss", "a token") for row in judged.design.rivals]
-    legs = {"Loss": of_tokens}
+    legs = {"Loss": [replace(of_row, remark=judged.remark(of_row.row).strip(",; ")) for of_row in of_tokens]}
     if LADDER in further:
         legs["Time"] = [of_speedup(judged, row, speedup) for row, speedup in speedups(judged, further[LADDER]).items()]
     if HIGHER_RATES in further:
@@ -106,15 +106,13 @@ def of_difference(judged: JudgedStudy, row: str, leg: str, phrase: str) -> LegOf
     words = f"{verdict.outcome} {phrase}" if verdict.outcome in ("better", "worse") else difference.words
     ends = (None, None, None) if interval is None else (interval.mean, interval.low, interval.high)
     result = UNKNOWN if interval is None else signed(interval, measure.unit)
-    remark = judged.remark(row).strip(",; ")
-    return LegOfRow(leg, row, verdict.n, rate_of(judged, row), verdict.outcome, words, result, remark, *ends)
+    return LegOfRow(leg, row, verdict.n, rate_of(judged, row), verdict.outcome, words, result, "", *ends)
 
 
 def of_sizes(at_first: LegOfRow, other: JudgedStudy) -> LegOfRow:
     """Return the difference at another size, and say whether it is that of the first size."""
     width = other.cell(at_first.row, "").config.get("model", {}).get("d_model", "another")
     at_other = of_difference(other, at_first.row, f"loss at width {width}", f"at width {width} alone")
-    at_other = replace(at_other, remark="")  # which the first size has
     if at_other.outcome == at_first.outcome != "undecided":
         return replace(at_other, words=f"{at_other.outcome} at both sizes")
     return at_other
