@@ -232,37 +232,6 @@ class JudgedStudy:
             if self.is_tested(measure)
         )
 
-    def leaders(self, family: tuple[Quantity, ...]) -> dict[tuple[str, Quantity], str]:
-        """Return the best row by column and quantity, if it is judged to be better than the second best.
-
-        One correction covers the columns of the table. The control does not compete. Rows are ranked by all their
-        seeds, so the common seeds may contradict the ranking; then there is no leader. Nor is there one where looks
-        were planned, which are looks at differences from the baseline.
-        """
-        if self.at_looks is not None:
-            return {}
-        places = [(column, measure) for measure in family for column in self.design.columns]
-        ranked = {place: self._ranked(*place) for place in places if self.is_tested(place[1])}
-        verdicts = judge_family(
-            {place: self._comparison(rows[0], rows[1], *place) for place, rows in ranked.items() if len(rows) > 1}
-        )
-        return {place: verdict.row for place, verdict in verdicts.items() if verdict.outcome == "better"}
-
-    def _ranked(self, column: str, measure: Quantity) -> list[str]:
-        """Return the rows from the best to the worst mean; fewer than two where nothing can lead."""
-        lower = lower_is_better(measure)
-        means = {
-            row: mean
-            for row in self.design.rows
-            if row != self.design.control
-            and not self.unpaired(row, column)
-            and (mean := self.spread(row, column, measure).mean) is not None
-            and math.isfinite(mean)
-        }
-        if lower is None or self._is_blind(column, measure):
-            return []
-        return sorted(means, key=lambda row: means[row] if lower else -means[row])
-
     def verdict(self, about: Sequence[VerdictLine] = ()) -> list[VerdictLine]:
         """Return lines on sensitivity, on rates, on each rival in the first tested quantity, and on what to do next.
 
