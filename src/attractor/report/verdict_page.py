@@ -113,17 +113,6 @@ def pictures(verdicts: Verdicts) -> Iterator[Picture]:
     )
     rows = [*filter(None, [verdicts.baseline]), *(verdict.row for verdict in drawn)]
     runs = {row: verdicts.observations.rows[row] for row in rows}
-    paired = any(verdict.design == "paired" for verdict in drawn)
-    diverged = any(run.diverged for of_row in runs.values() for run in of_row.values())
-    yield Picture(
-        "runs",
-        "Every run",
-        f"A point is a run, and a bar the mean of its row. {better} is better."
-        + " A line joins the runs of one seed." * paired
-        + " A cross at the edge marks a run that diverged." * diverged
-        + left_out,
-        partial(_draw_runs, verdicts, runs, paired),
-    )
     curves = {row: list(filter(None, (thinned(run.curve) for run in of_row.values()))) for row, of_row in runs.items()}
     curves = {row: of_row for row, of_row in curves.items() if any(len(curve) > 1 for curve in of_row)}
     if curves:
@@ -194,26 +183,6 @@ def _draw_differences(verdicts: Verdicts, drawn: list[Verdict]) -> "Figure":
         axes.plot([centre], [place], color=color, marker="o", markersize=6, fillstyle=fill_style)
     _name_rows(axes, [verdict.row for verdict in drawn])
     axes.set_xlabel(f"{_short(verdicts.observations.value)} minus {_short(verdicts.rival)}")
-    return figure
-
-
-def _draw_runs(verdicts: Verdicts, runs: Mapping[str, Mapping[Seed, ObservedRun]], paired: bool) -> "Figure":
-    figure, axes = _rows(len(runs))
-    colors = {verdict.row: COLOURS[verdict.outcome] for verdict in verdicts.verdicts}
-    for place, (row, of_row) in enumerate(runs.items()):
-        color = colors.get(row, INK)
-        finite = [run.value for run in of_row.values() if not run.diverged]
-        axes.plot(finite, [place] * len(finite), color=color, linestyle="none", marker="o", markersize=4, alpha=0.7)
-        if finite:
-            axes.plot([mean(finite)], [place], color=color, marker="|", markersize=13, markeredgewidth=2)
-        if len(finite) < len(of_row):
-            worst = 0.99 if verdicts.lower_is_better else 0.01
-            axes.plot([worst], [place], transform=axes.get_yaxis_transform(), color=INK, marker="x", markersize=6)
-    for seed in dict.fromkeys(seed for of_row in runs.values() for seed in of_row) if paired else ():
-        places = [(of_row[seed].value, place) for place, of_row in enumerate(runs.values()) if seed in of_row]
-        axes.plot(*zip(*places, strict=True), color=GREY, linewidth=0.7, alpha=0.5, zorder=1)
-    _name_rows(axes, list(runs))
-    axes.set_xlabel(_short(verdicts.observations.value))
     return figure
 
 
