@@ -247,7 +247,7 @@ class JudgedStudy:
         control, baseline = (self.cell(row, column).compared(LOSS_OF_VALIDATION) for row in rows)
         return control_gap({} if self.unpaired(self.design.control, column) else control, baseline)
 
-    def _is_blind(self, column: str, measure: Quantity) -> bool:
+    def is_blind(self, column: str, measure: Quantity) -> bool:
         """Say whether the setting of a column is not sensitive, so that this quantity is not judged there."""
         return measure.judges_quality and column in self.sensitivity and self.sensitivity[column].sensitive is False
 
@@ -269,7 +269,7 @@ class JudgedStudy:
         verdict = replace(difference.verdict, outcome="undecided", further_seeds=None)
         if difference.row == self.design.control:
             verdict = replace(verdict, adjusted_p=None, reason="The control tests the setting.")
-        elif self._is_blind(difference.column, difference.measure) and verdict.p is not None:
+        elif self.is_blind(difference.column, difference.measure) and verdict.p is not None:
             verdict = replace(verdict, detectable=None, reason="The setting is not sensitive.")
         elif self.at_looks is not None and difference.row in self.at_looks.tests and verdict.difference is not None:
             verdict = self.at_looks.verdict(difference.row, 0.05)

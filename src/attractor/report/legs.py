@@ -43,20 +43,8 @@ class LegOfRow:
     high: float | None = None
 
     @property
-    def part(self) -> VerdictPart:
-        counted = f"{self.result} ({self.n} seed{'s' * (self.n > 1)})"
-        return VerdictPart(self.outcome, self.row, self.words, "" if self.result == UNKNOWN else counted)
-
-
-@dataclass(frozen=True)
-class Leg:
-    name: str
-    rows: tuple[LegOfRow, ...]
-
-    @property
-    def line(self) -> VerdictLine:
-        remarks = [f"; {row.row}: {row.remark}" for row in self.rows if row.remark]
-        return VerdictLine(self.name, tuple(row.part for row in self.rows), "".join(remarks))
+    def numbers(self) -> str:
+        return "" if self.result == UNKNOWN else f"{self.result} ({self.n} seed{'s' * (self.n > 1)})"
 
 
 def verdict_of(judged: JudgedStudy) -> list[VerdictLine]:
@@ -69,33 +57,31 @@ def verdict_of(judged: JudgedStudy) -> list[VerdictLine]:
     matched = f"Parameters are matched: every row has those of '{baseline}' within 1%."
     gap = f"Parameters are not matched (--match parameters does): {'; '.join(apart)} than '{baseline}'."
     first = VerdictLine("", (VerdictPart("doubt" if apart else "sensitive", "", gap if apart else matched),))
-    return [first, *judged.verdict([leg.line for leg in legs_of(judged)])]
+    about = []
+    for name, rows in legs_of(judged).items():
+        parts = [VerdictPart(row.outcome, row.row, row.words, row.numbers) for row in rows]
+        remarks = "".join(f"; {row.row}: {row.remark}" for row in rows if row.remark)
+        about.append(VerdictLine(name, tuple(parts), remarks))
+    return [first, *judged.verdict(about)]
 
 
 @lru_cache(maxsize=1)
-def legs_of(judged: JudgedStudy) -> tuple[Leg, ...]:
-    """Return the legs of a comparison by its further studies; none of one without them."""
+def legs_of(judged: JudgedStudy) -> dict[str, list[LegOfRow]]:
+    """Return what each leg of a comparison says of each row; nothing where there are no further studies."""
+    legs: dict[str, list[LegOfRow]] = {}
     further = {leg: JudgedStudy(record) for leg, record in judged.record.legs.items()}
-    if not further:
-        return ()
-    of_tokens = [of_difference(judged, row, "loss", "a token") for row in judged.design.rivals]
-    legs = {"Loss": [replace(of_row, remark=judged.remark(of_row.row).strip(",; ")) for of_row in of_tokens]}
-    if LADDER in further:
-        legs["Time"] = [of_speedup(judged, row, speedup) for row, speedup in speedups(judged, further[LADDER]).items()]
-    if HIGHER_RATES in further:
-        stability = further[HIGHER_RATES]
-        legs["Stability"] = [
-            of_rate(judged, stability, row, column)
-            for row in stability.design.rows
-            for column in stability.design.columns[1:]
-        ]
-    if OTHER_SIZE in further:
-        other = further[OTHER_SIZE]
+    of_tokens = [of_difference(judged, row, "loss", "a token") for row in judged.design.rivals if further]
+    legs["Loss"] = [replace(of_row, remark=judged.remark(of_row.row).strip(",; ")) for of_row in of_tokens]
+    if ladder := further.get(LADDER):
+        legs["Time"] = [of_speedup(judged, row, speedup) for row, speedup in speedups(judged, ladder).items()]
+    if stability := further.get(HIGHER_RATES):
+        places = [(row, by) for row in stability.design.rows for by in stability.design.columns[1:]]
+        legs["Stability"] = [of_rate(stability, *place) for place in places]
+    if other := further.get(OTHER_SIZE):
         legs["Size"] = [of_sizes(of_row, other) for of_row in of_tokens]
-    if RECALL in further:
-        recall = further[RECALL]
+    if recall := further.get(RECALL):
         legs["Recall"] = [of_difference(recall, row, "recall", "at recall") for row in recall.design.rivals]
-    return tuple(Leg(name, tuple(rows)) for name, rows in legs.items() if rows)
+    return {name: rows for name, rows in legs.items() if rows}
 
 
 def of_difference(judged: JudgedStudy, row: str, leg: str, phrase: str) -> LegOfRow:
@@ -133,8 +119,7 @@ def speedups(judged: JudgedStudy, ladder: JudgedStudy) -> dict[str, Speedup]:
 
 
 def of_speedup(judged: JudgedStudy, row: str, speedup: Speedup) -> LegOfRow:
-    is_blind = judged.sensitivity.get("", None) is not None and judged.sensitivity[""].sensitive is False
-    outcome = "undecided"
+    is_blind, outcome = judged.is_blind("", judged.tested[0]), "undecided"
     if speedup.low is not None and speedup.high is not None and not is_blind:
         outcome = "better" if speedup.low > 1 else "worse" if speedup.high < 1 else outcome
     words = f"{outcome} a second" if outcome != "undecided" else "undecided"
@@ -144,7 +129,7 @@ def of_speedup(judged: JudgedStudy, row: str, speedup: Speedup) -> LegOfRow:
     return LegOfRow("speedup", row, speedup.n, rate, outcome, words, numbers, speedup.reason, *ends)
 
 
-def of_rate(judged: JudgedStudy, stability: JudgedStudy, row: str, factor: str) -> LegOfRow:
+def of_rate(stability: JudgedStudy, row: str, factor: str) -> LegOfRow:
     """Return the change of a row's loss at a multiple of its learning rate. Few seeds have no interval here."""
     losses, unit = stability.cell(row, factor).compared(LOSS_OF_VALIDATION), stability.record.loss_unit
     at_rate = stability.cell(row, stability.design.columns[0]).compared(LOSS_OF_VALIDATION)

@@ -71,7 +71,7 @@ def console_tables(judged: JudgedStudy) -> list[StudyTable]:
 
 def legs(judged: JudgedStudy) -> list[StudyTable]:
     """Return the verdict of a thorough comparison, with a line for each leg and row."""
-    rows = [row for leg in legs_of(judged) for row in leg.rows]
+    rows = [row for leg in legs_of(judged).values() for row in leg]
     if not rows:
         return []
     numbers = [(row.n, "" if row.rate is None else f"{row.rate:g}", row.result) for row in rows]

@@ -26,7 +26,6 @@ from attractor.verdict.power import POWER
 from attractor.verdict.words import UNKNOWN, html_class, html_table, on_one_line
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FEWEST = 4  # seeds whose t interval is drawn
@@ -150,24 +149,14 @@ def _few(verdict: Verdict) -> bool:
     return verdict.n < FEWEST and verdict.design != "one run a row"
 
 
-def _rows(n: int) -> "tuple[Figure, Axes]":
-    figure = blank(WIDTH, 0.9 + 0.28 * n)
-    return figure, framed(figure.add_subplot())
-
-
-def _name_rows(axes: "Axes", names: list[str]) -> None:
-    axes.set_yticks(range(len(names)), map(_short, names))
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.locator_params(axis="x", nbins=4)
-
-
 def _short(name: str) -> str:
     line = on_one_line(name)
     return line if len(line) <= NAME else f"{line[: NAME - 1]}…"
 
 
 def _draw_differences(verdicts: Verdicts, drawn: list[Verdict]) -> "Figure":
-    figure, axes = _rows(len(drawn))
+    figure = blank(WIDTH, 0.9 + 0.28 * len(drawn))
+    axes = framed(figure.add_subplot())
     if verdicts.margin:
         axes.axvspan(-verdicts.margin, verdicts.margin, color=GREY, alpha=0.2, linewidth=0)
     axes.axvline(0, color=INK, linewidth=0.8)
@@ -181,7 +170,9 @@ def _draw_differences(verdicts: Verdicts, drawn: list[Verdict]) -> "Figure":
             axes.plot([verdict.low, verdict.high], [place, place], color=color, linewidth=1.6)
         fill_style = "full" if verdict.outcome in ("better", "worse") else "none"
         axes.plot([centre], [place], color=color, marker="o", markersize=6, fillstyle=fill_style)
-    _name_rows(axes, [verdict.row for verdict in drawn])
+    axes.set_yticks(range(len(drawn)), [_short(verdict.row) for verdict in drawn])
+    axes.set_ylim(len(drawn) - 0.5, -0.5)
+    axes.locator_params(axis="x", nbins=4)
     axes.set_xlabel(f"{_short(verdicts.observations.value)} minus {_short(verdicts.rival)}")
     return figure
 

@@ -316,7 +316,7 @@ class StudyResult:
     @property
     def legs(self) -> list[dict[str, Any]]:
         """What each leg of a thorough comparison says of each row, with its numbers; empty of any other study."""
-        return [vars(row) for leg in legs_of(self.judged) for row in leg.rows]
+        return [vars(row) for leg in legs_of(self.judged).values() for row in leg]
 
     @property
     def table(self) -> "DataFrame":

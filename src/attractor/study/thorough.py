@@ -47,47 +47,29 @@ def further_studies(study: Study, scale: str, seed_of_rates: int, recall: bool) 
     rate_of = {row: rates.get(row, base.lr) for row in rows}
     rivals = Axis(study.rows.name, {row: of_row for row, of_row in rows.items() if row != CONTROL})
 
-    def further(leg: str, about: str, of_scale: dict[str, Any], **changes: Any) -> Study:
+    studies: dict[str, Study] = {}
+
+    def add(leg: str, about: str, of_scale: dict[str, Any], **changes: Any) -> None:
         changes |= {"name": further_name(study.name, leg), "title": f"{study.title}, {about}", "legs": ()}
-        return replace(study, scales={scale: replace(study.on(scale), **of_scale)}, **changes)
+        studies[leg] = replace(study, scales={scale: replace(study.on(scale), **of_scale)}, **changes)
 
     of_baseline = {"lr": rate_of[study.baseline]} | dict(rows[study.baseline])
-    ladder = Axis("steps", {name: of_baseline | longer(base, by) for name, by in RUNGS.items()})
-    tuned = {(row, f"{by}x"): {"lr": by * rate_of[row]} for row in rivals.labels for by in FACTORS}
+    rungs = Axis("steps", {name: of_baseline | longer(base, by) for name, by in RUNGS.items()})
+    alone: dict[str, Any] = {"control": False, "margin": None}
+    of_ladder = alone | {"rows": rungs, "baseline": next(iter(RUNGS)), "budget": "free"}
+    add(LADDER, "the baseline at half and at twice the steps", {"rates": {}}, **of_ladder)
+
+    higher = {(row, f"{by}x"): {"lr": by * rate_of[row]} for row in rivals.labels for by in FACTORS}
+    of_rates = alone | {"rows": rivals, "columns": Axis("rate", {f"{by}x": {} for by in FACTORS})}
+    add(HIGHER_RATES, "at 2 and 4 times the learning rate", {"tuned": higher, "seeds": (seed_of_rates,)}, **of_rates)
+
     sized = of_other_size(study, scale)
     times = "half" if sized.model.d_model < base.model.d_model else "twice"
-    studies = {
-        LADDER: further(
-            LADDER,
-            "the baseline at half and at twice the steps",
-            {"rates": {}},
-            rows=ladder,
-            baseline=next(iter(RUNGS)),
-            budget="free",
-            control=False,
-            margin=None,
-        ),
-        HIGHER_RATES: further(
-            HIGHER_RATES,
-            "at 2 and 4 times the learning rate",
-            {"tuned": tuned, "seeds": (seed_of_rates,)},
-            rows=rivals,
-            columns=Axis("rate", {f"{by}x": {} for by in FACTORS}),
-            control=False,
-            margin=None,
-        ),
-        OTHER_SIZE: further(OTHER_SIZE, f"at {times} the width", {"base": sized}),
-    }
+    add(OTHER_SIZE, f"at {times} the width", {"base": sized})
     if recall:
-        own = {row: {"attention": of_row["attention"]} for row, of_row in rows.items()}
-        studies[RECALL] = further(
-            RECALL,
-            "on associative recall",
-            {"base": base.replace(task=Recall(), seq_len=Recall().seq_len)},
-            rows=Axis(study.rows.name, own),
-            quantities=(ACCURACY,),
-            margin=None,
-        )
+        own = Axis(study.rows.name, {row: {"attention": of_row["attention"]} for row, of_row in rows.items()})
+        of_task = {"base": base.replace(task=Recall(), seq_len=Recall().seq_len)}
+        add(RECALL, "on associative recall", of_task, rows=own, quantities=(ACCURACY,), margin=None)
     return studies
 
 
