@@ -181,7 +181,7 @@ class StudyRecord:
     cells: tuple[Cell, ...]
     environments: dict[str, list[str]] = field(default_factory=dict)  # by field: every value that occurs in the runs
     looks: tuple[int, ...] = ()  # numbers of pairs at which the claim in hand was judged before (`claims/ledger.py`)
-    legs: "dict[str, StudyRecord]" = field(default_factory=dict)  # the further studies of a thorough comparison
+    legs: "Mapping[str, StudyRecord]" = field(default_factory=dict)  # the further studies of a thorough comparison
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
