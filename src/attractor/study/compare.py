@@ -136,15 +136,15 @@ def compare_mechanisms(
     else:
         study = with_planned_looks(study, conduct, runtime, partial(print_line, console))
     legs = legs_of(study, asked)
-    study, told = replace(study, legs=tuple(legs)), not legs
+    study, said_costs = replace(study, legs=tuple(legs)), not legs
     if asked.rates is not None:
         pilot = pilot_of_rates(study, sorted(set(asked.rates)))
-        if not told and not all(job.finished for job in plan_study(pilot, beside(conduct, pilot), runtime).jobs):
-            told = say_costs((study, pilot, *legs.values()), conduct, runtime, console)
+        if not said_costs and not all(job.finished for job in plan_study(pilot, beside(conduct, pilot), runtime).jobs):
+            said_costs = say_costs((study, pilot, *legs.values()), conduct, runtime, console)
         chosen = best_rates(pilot, beside(conduct, pilot), runtime, console)
         study = replace(study, scales={SCALE: replace(study.on(SCALE), rates=chosen)})
         legs = legs_of(study, asked)
-    if not told:
+    if not said_costs:
         say_costs((study, *legs.values()), conduct, runtime, console)
     failures = run_with_legs(study, tuple(legs.values()), conduct, runtime, console)
     return StudyRecord.read(folder), failures, folder

@@ -67,9 +67,9 @@ def further_studies(study: Study, scale: str, seed_of_rates: int, recall: bool) 
     times = "half" if sized.model.d_model < base.model.d_model else "twice"
     add(OTHER_SIZE, f"at {times} the width", {"base": sized})
     if recall:
-        own = Axis(study.rows.name, {row: {"attention": of_row["attention"]} for row, of_row in rows.items()})
+        of_recall = Axis(study.rows.name, {row: {"attention": of_row["attention"]} for row, of_row in rows.items()})
         of_task = {"base": base.replace(task=Recall(), seq_len=Recall().seq_len)}
-        add(RECALL, "on associative recall", of_task, rows=own, quantities=(ACCURACY,), margin=None)
+        add(RECALL, "on associative recall", of_task, rows=of_recall, quantities=(ACCURACY,), margin=None)
     return studies
 
 
