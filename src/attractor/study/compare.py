@@ -73,8 +73,9 @@ class Asked:
         if self.match not in BUDGETS:
             raise unknown("match", self.match, BUDGETS)
         at_equal_tokens = self.match in ("tokens", "parameters")
-        require(not self.thorough or at_equal_tokens, "match", "tokens or parameters with --thorough", self.match)
-        require(self.thorough or not self.recall, "recall", "left out without --thorough", True)
+        rule, why = "tokens or parameters with --thorough", "a lead is measured at equal tokens and at equal seconds"
+        require(not self.thorough or at_equal_tokens, "match", rule, self.match, why)
+        require(self.thorough or not self.recall, "recall", "left out without --thorough", True, "give both")
         if self.rates is not None:
             few, lowest = len(set(self.rates)), min(self.rates, default=0)
             require(few > 2, "rates", "at least three different ones", few, "the best must lie between two others")
