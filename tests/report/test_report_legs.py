@@ -11,6 +11,7 @@ from attractor.report.legs import legs_of, verdict_of
 from attractor.report.study_figure import pictures
 from attractor.report.study_page import render
 from attractor.report.study_table import console_tables
+from attractor.runs.published import without_private_folders
 from attractor.runs.study_record import Cell, StudyRecord
 
 SEEDS = (0, 1, 2, 3)
@@ -110,6 +111,11 @@ def test_table_page_and_stored_record_have_the_legs() -> None:
     assert all(text in page for text in (table.title, "over tokens", "over seconds", "better a token"))
     stored = StudyRecord.from_dict(json.loads(record.to_text()))
     assert outcomes(stored) == outcomes(record)
+    private = {
+        leg: replace(of_leg, design=replace(of_leg.design, command="go --out /home/me"))
+        for leg, of_leg in record.legs.items()
+    }
+    assert "/home" not in without_private_folders(replace(record, legs=private), {}).to_text()
     plain = replace(record, legs={}, design=replace(record.design, legs=()))
     assert legs_of(JudgedStudy(plain)) == {}
     assert "over seconds" not in render(JudgedStudy(plain), pictures(JudgedStudy(plain)))
