@@ -14,7 +14,6 @@ from matplotlib.text import Text
 from studies import BASE, shifted, study
 
 from attractor.report.charts import Chart, charts, slug
-from attractor.report.curves import entropy_against_gate
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.panels import spread
 from attractor.report.study_figure import _in_short, pictures
@@ -126,18 +125,6 @@ def test_logits_that_differ_by_large_factors_have_a_logarithmic_axis(largest: fl
     assert high > largest
 
 
-def test_points_pair_measurements_of_the_same_step() -> None:
-    """Criterion: gates have no sign, and a null entropy is left out without shifting the others."""
-    entropies = [[3.0, 2.0, 1.0], [3.0, None, 1.0], [3.0, 2.0, 1.0]]
-    clouds = entropy_against_gate(JudgedStudy(looked_at({"slow": {"gate": GATES, "fast_entropy": entropies}})))
-    assert clouds.keys() == {"fast path"}
-    assert clouds["fast path"]["slow"] == [
-        *((0.1, 3.0), (0.2, 2.0), (0.3, 1.0)),
-        *((0.1, 3.0), (0.5, 1.0)),
-        *((0.1, 3.0), (0.1, 2.0), (0.1, 1.0)),
-    ]
-
-
 def drawn(record: StudyRecord) -> "Axes":
     """Draw the panel of validation losses."""
     figure = next(picture.figure for picture in pictures(JudgedStudy(record)) if picture.name == "curves")
@@ -230,5 +217,5 @@ def test_the_page_and_the_files_show_all_charts_of_a_stored_record(tmp_path: Pat
     assert kept["trajectory-max-logit"]["factors"]
     assert kept["trajectory-gate"]["x_unit"] == "steps"
     figures = {path.stem for path in (written.parent / "figures").iterdir()}
-    assert figures == {"curves", "differences", *NAMES, "entropy-gate"}
+    assert figures == {"curves", "differences", *NAMES}
     assert all(f'id="figure-{name}"' in page for name in figures)
