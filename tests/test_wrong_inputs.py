@@ -91,7 +91,6 @@ train --task=sudoku --recipe=sudoku --board-size=5
 train --task=sudoku --recipe=sudoku --board-size=4 --givens 9 3
 train --task=sudoku --recipe=sudoku --puzzles=nope.csv
 train --task=mqar --recipe=mqar --n-pairs=0
-train --task=glue --glue-task=nope
 train --epochs=inf => epochs must be positive and finite, got inf
 train --epochs=0
 train gated => unknown word gated; write --attention gated ('attractor train --help' shows all)
@@ -136,7 +135,7 @@ train --resume=odd-field
 train --resume=run --attention=gated => attention must be left out with --resume
 train --resume=run --size=small => size must be left out with --resume
 train --resume=run --epochs=2 => epochs must be left out with --resume
-train --resume=run --recipe=glue => recipe must be left out with --resume
+train --resume=run --recipe=mqar => recipe must be left out with --resume
 compare nope
 compare standard standard
 compare uniform

@@ -3,7 +3,6 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from tyro.conf import Positional
@@ -12,9 +11,6 @@ from attractor.cli.console import answer, say
 from attractor.cli.options import dtype_of
 from attractor.files import refuse_inhabited
 from attractor.runs.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from attractor.train.config import TrainConfig
 
 HF = "hf"  # the format that every model has
 
@@ -134,7 +130,6 @@ def export(args: ExportArguments, console: Console) -> None:
         is_foreign=architecture is not None,
     )
     card = model_card(folder, exported)
-    labels = labels_to_export(run.config)
     export_model(
         run.model,
         out,
@@ -143,18 +138,10 @@ def export(args: ExportArguments, console: Console) -> None:
         args.self_contained,
         args.max_shard_size,
         dtype,
-        labels,
+        run.config.task.labels,
         settings,
         run.config.seq_len,
         architecture,
     )
     say(console, str(out))
     answer(console, folder=str(out), checkpoint=run.checkpoint)
-
-
-def labels_to_export(config: "TrainConfig") -> tuple[str, ...]:
-    """Return the names of a classifier's classes; none for other models and for regression."""
-    from attractor.tasks.glue import Glue
-    from attractor.tasks.glue.table import TABLE
-
-    return TABLE[config.task.glue_task].labels if isinstance(config.task, Glue) else ()

@@ -114,7 +114,7 @@ class RunFacts:
     def data_name(self) -> str:
         if not self.trained:
             return ""
-        named = self.task.get("corpus") or self.task.get("glue_task") or self.task.get("kind") or ""
+        named = self.task.get("corpus") or self.task.get("kind") or ""
         return without_folders(str(named))
 
     @property
