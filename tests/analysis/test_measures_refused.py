@@ -22,7 +22,6 @@ from attractor.analysis import (
     sphere_tangent,
     symmetric_extremes,
 )
-from attractor.analysis.lumpability import lumpability_profile
 from attractor.analysis.memory import distance_holding
 from attractor.errors import InputError
 
@@ -133,11 +132,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         lambda: lanczos.extreme_eigenvalues(lambda v: v * torch.nan, lambda seed: torch.ones(1, 4, 1), 1e-4, 20),
         "finite derivative at x, got NaN or infinity",
     ),
-    *(
-        (lambda n=n: lumpability_profile(torch.eye(4), n), f"^block must be an integer of at least 1, got {n}; ")
-        for n in (0, -2, 2.5)
-    ),
-    (lambda: lumpability_profile(torch.ones(3, 4), 2), r"^weights must be square maps, got \(3, 4\); "),
     *(
         (
             lambda share=share: distance_holding(torch.eye(2), share),

@@ -16,7 +16,6 @@ from attractor.analysis.entropy import attention_entropy, normalised_entropy
 from attractor.analysis.finite_time import FiniteTime, finite_time, finite_time_exponents
 from attractor.analysis.jacobian import Jacobian, jacobian
 from attractor.analysis.lanczos import NormEstimate
-from attractor.analysis.lumpability import Lumpability, lumpability_profile
 from attractor.analysis.lyapunov import LyapunovEstimate, error_between_orbits, lyapunov, lyapunov_spectrum
 from attractor.analysis.memory import decay_length, distance_holding, effective_memory, mean_distance
 from attractor.analysis.operator_norm import estimate_jacobian_norm, jacobian_norm
@@ -37,7 +36,6 @@ __all__ = [
     "Eigenvalues",
     "FiniteTime",
     "Jacobian",
-    "Lumpability",
     "LyapunovEstimate",
     "NormEstimate",
     "OscillatoryShare",
@@ -58,7 +56,6 @@ __all__ = [
     "jacobian_norm",
     "largest_imaginary_part",
     "leading_eigenvalues",
-    "lumpability_profile",
     "lyapunov",
     "lyapunov_spectrum",
     "mean_distance",
