@@ -327,8 +327,6 @@ solve 1000002003000004 --run=run --exact => run must be left out with exact, whi
 solve 1000002003000004 --exact --votes=3 => votes must be left out with exact
 solve 1000002003000004 --run=run --votes=0 => votes must be at least 1, got 0; 1 is no vote
 solve 1000002003000004 --run=run --n-iterations=0 => n_iterations must be at least 1, got 0
-solve 1000002003000004 --run=run --out=x.bmp => out must be a name that ends in .svg, .png
-solve 1000002003000004 --exact --out=x.svg => out must be left out with exact
 solve 1100340021004300 --exact => board must have exactly one solution, but has none
 solve 9900340021004300 --exact => from 0 (blank) to 4
 export => run must be given; write attractor export RUN

@@ -118,8 +118,6 @@ def test_impossible_requests_are_refused(itrsa: RecurrentModel, transformer: Lan
         solving.solve(itrsa, puzzles, batch_size=0)
     with pytest.raises(InputError, match="iterations must be at least one number"):
         solving.cast_votes(itrsa, puzzles, ())
-    with pytest.raises(InputError, match="vote must be at least 0, got -1"):
-        solving.local_exponents(itrsa, puzzles[0], vote=-1)
     with pytest.raises(InputError, match="boards must be at least one"):
         solving.solve(itrsa, puzzles[:0])
     with pytest.raises(InputError, match=r"model must be recurrent.*'transformer'; give an itrsa"):
