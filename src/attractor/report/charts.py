@@ -15,7 +15,6 @@ from operator import attrgetter
 
 from attractor.report.curves import Curves, by_place, over_heads, profiles, trajectories, trajectory
 from attractor.report.judged_study import JudgedStudy
-from attractor.report.recurrent_dynamics import COURSES, courses, measures_over_time, over_time
 from attractor.runs.quantity import Quantity
 from attractor.runs.study_record import stored_loss_unit
 
@@ -85,7 +84,7 @@ INTERVAL = "Each line is the mean over seeds with its 95% t interval as a band; 
 @lru_cache(maxsize=1)
 def charts(judged: JudgedStudy) -> tuple[Chart, ...]:
     """Return the charts for which the record has the numbers; pictures and page ask for the same ones."""
-    makers = (_losses, _layered, _traced, _by_head, _of_blocks, _of_dynamics)
+    makers = (_losses, _layered, _traced, _by_head, _of_blocks)
     made: dict[str, Chart] = {}
     for chart in (chart for make in makers for chart in make(judged)):
         # Two titles may differ in signs or letters that names do not have.
@@ -178,24 +177,6 @@ def _of_blocks(judged: JudgedStudy) -> Iterator[Chart]:
                 "of its evaluations."
             )
             yield _of_places(slug(quantity.name), title, caption, "call", "|block(x) - x| / |x|", panels)
-
-
-def _of_dynamics(judged: JudgedStudy) -> Iterator[Chart]:
-    for course in COURSES:
-        panels = _by_column(judged, partial(courses, judged, course))
-        if panels:
-            caption = " ".join(filter(None, (f"{_shown(course.title, course.x_label)} {SEEDS}", course.remark)))
-            yield _of_places(
-                f"dynamics-{slug(course.title)}", course.title, caption, course.x_label, course.y_label, panels
-            )
-    for part, measure in measures_over_time(judged):
-        panels = _by_column(judged, partial(over_time, judged, part, measure))
-        if not panels:  # some seed of every cell has no number yet
-            continue
-        accuracy = measure.replace("_", " ")  # or energy
-        title = f"{in_capitals(accuracy)}, {part}, by number of iterations"
-        caption = f"The figure shows the {accuracy} on the set '{part}' against the number of iterations. {SEEDS}"
-        yield _of_places(f"longer-{slug(part)}-{slug(measure)}", title, caption, "iterations", accuracy, panels)
 
 
 def _shown(title: str, place: str) -> str:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attractor.report.attention_maps import Heatmaps, heatmaps, rival_of
-from attractor.report.canvas import GREY, INK, PALETTE, as_file, as_svg, blank, lay_out, styles
+from attractor.report.canvas import GREY, INK, as_file, as_svg, blank, lay_out, styles
 from attractor.report.charts import Chart, charts
 from attractor.report.curves import Clouds, entropy_against_gate
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.panels import ACROSS, legend, lines, name_lines, panels_of, points
-from attractor.report.recurrent_dynamics import Portrait, portraits
 from attractor.runs.quantity import Quantity
 
 if TYPE_CHECKING:
@@ -61,7 +60,6 @@ def pictures(judged: JudgedStudy) -> list[Picture]:
         *_differences(judged),
         *drawn[after_losses:],
         *_scatter(judged),
-        *_portraits(judged),
         *_maps(judged),
     ]
 
@@ -90,23 +88,6 @@ def _scatter(judged: JudgedStudy) -> Iterator[Picture]:
             "Each point shows the entropy of attention and the opening of the gate at one measurement of one seed. The "
             "entropy is a mean over heads, calls and all queries but the first.",
             partial(_draw_scatter, judged, clouds),
-        )
-
-
-def _portraits(judged: JudgedStudy) -> Iterator[Picture]:
-    panels = {
-        " · ".join(filter(None, (column, row))): portrait
-        for column in judged.design.columns
-        for row, portrait in portraits(judged, column).items()
-    }
-    if panels:
-        yield Picture(
-            "portraits",
-            "Phase portraits",
-            "Each path shows the states of one board, iteration by iteration, on the two axes along which the states "
-            "vary most. The title gives the share of the variance along these axes. An open point marks the first "
-            "state of a board, and a full point its last.",
-            partial(_draw_portraits, panels),
         )
 
 
@@ -175,20 +156,6 @@ def _draw_scatter(judged: JudgedStudy, clouds: Mapping[str, Clouds]) -> "Figure"
     for axes in list(panels.values())[::2]:
         axes.set_ylabel("entropy (nats)")
     legend(figure, panels)
-    return figure
-
-
-def _draw_portraits(portraits: Mapping[str, Portrait]) -> "Figure":
-    figure, panels = panels_of(portraits, 2.7)
-    for name, axes in panels.items():
-        axes.set_title(f"{name} ({portraits[name].share:.0%})", fontsize=10, color=INK)
-        for board, orbit in enumerate(portraits[name].orbits):
-            x, y = zip(*orbit, strict=True)
-            color = PALETTE[board % len(PALETTE)]
-            axes.plot(x, y, color=color, linewidth=0.9, marker=".", markersize=2.5)
-            axes.plot(x[:1], y[:1], color=color, marker="o", markersize=5.5, fillstyle="none")
-            axes.plot(x[-1:], y[-1:], color=color, marker="o", markersize=5.5)
-        axes.tick_params(labelleft=False, labelbottom=False)
     return figure
 
 
