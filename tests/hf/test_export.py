@@ -359,7 +359,7 @@ def test_a_run_is_exported_with_tokenizer_card_and_code(run: Path, exported: Cal
     there = {path.name for path in out.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md", "modeling_attractor.py"} <= there
     card = (out / "README.md").read_text()
-    assert "Forward Euler" in card
+    assert "coupled-euler attention" in card
     assert "squares.txt" in card
     assert str(run.parent) not in card
     best = json.loads((run / "checkpoints" / "best.json").read_text())

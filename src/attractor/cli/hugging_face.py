@@ -103,9 +103,7 @@ def export(args: ExportArguments, console: Console) -> None:
     from attractor.hf.card import Exported, model_card
     from attractor.hf.export import export_model
     from attractor.hf.foreign_export import chosen_architecture
-    from attractor.hf.mechanism_text import sentences, sources
     from attractor.train.finished import finished_run
-    from attractor.train.parts import training_flops_per_token
     from attractor.train.saved_tokenizer import saved_settings, tokenizer_to_export
 
     architecture = None if args.to == HF else chosen_architecture(args.to)
@@ -115,13 +113,9 @@ def export(args: ExportArguments, console: Console) -> None:
     run = finished_run(args.run, torch.device("cpu"), args.checkpoint)
     tokenizer = tokenizer_to_export(folder, run.config)
     settings = saved_settings(folder.path)
-    tokens = (folder.summary() or {}).get("tokens")
     exported = Exported(
         name=out.resolve().name if args.out else args.run.resolve().name,
         step=int(run.checkpoint.rpartition("-")[2]),
-        mechanism=tuple(sentences(run.config.model)),
-        sources=sources(run.config.model),
-        training_flops=tokens and tokens * training_flops_per_token(run.config.model, run.config.seq_len),
         dtype=str(dtype or run.model.embedding.weight.dtype).removeprefix("torch."),
         max_length=run.model.max_length,
         has_tokenizer=tokenizer is not None,
