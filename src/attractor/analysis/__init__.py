@@ -8,7 +8,6 @@ from attractor.analysis.eigenvalues import (
     Eigenvalues,
     eigenvalues,
     estimate_eigenvalues,
-    largest_imaginary_part,
     leading_eigenvalues,
     spectral_radius,
 )
@@ -21,14 +20,6 @@ from attractor.analysis.memory import decay_length, distance_holding, effective_
 from attractor.analysis.operator_norm import estimate_jacobian_norm, jacobian_norm
 from attractor.analysis.rank import SpectralProfile, effective_rank, spectral_profile
 from attractor.analysis.sink import sink_mass
-from attractor.analysis.symmetric_parts import (
-    OscillatoryShare,
-    antisymmetric_norm,
-    oscillatory_share,
-    quadratic_form,
-    symmetric_extremes,
-    symmetric_part,
-)
 from attractor.analysis.tangent import sphere_tangent
 
 __all__ = [
@@ -38,9 +29,7 @@ __all__ = [
     "Jacobian",
     "LyapunovEstimate",
     "NormEstimate",
-    "OscillatoryShare",
     "SpectralProfile",
-    "antisymmetric_norm",
     "attention_entropy",
     "decay_length",
     "distance_holding",
@@ -54,20 +43,15 @@ __all__ = [
     "finite_time_exponents",
     "jacobian",
     "jacobian_norm",
-    "largest_imaginary_part",
     "leading_eigenvalues",
     "lyapunov",
     "lyapunov_spectrum",
     "mean_distance",
     "normalised_entropy",
-    "oscillatory_share",
-    "quadratic_form",
     "sink_mass",
     "spectral_profile",
     "spectral_radius",
     "sphere_tangent",
-    "symmetric_extremes",
-    "symmetric_part",
 ]
 
 
