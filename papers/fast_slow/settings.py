@@ -55,6 +55,12 @@ FIDELITY: dict[str, dict[str, Any]] = {
 }
 EQUILIBRIA: dict[str, dict[str, Any]] = {"single pass": {}, **FIDELITY, "projector": PROJECTOR}
 
+# The injection enters at every evaluation, as printed, and f(x, y) = 0 is solved with the gradient of its solution.
+EQUATION_2: dict[str, dict[str, Any]] = {
+    "equation (2), 4 steps": {"equilibrium": "forced", "n_iterations": 4},
+    "equation (2), solved": {"equilibrium": "forced-deq", "n_iterations": 8},
+}
+
 # Norm(W y) does not depend on the size of y, so the sphere has an effect only before a projector that is not linear.
 CONSTRAINTS: dict[str, dict[str, Any]] = {
     "none": {},

@@ -118,6 +118,9 @@ def rows(scale: str) -> Axis:
         "AKOrN one sphere": {"model": one_sphere},
         "AKOrN one sphere, RMSNorm": {"model": one_sphere.replace(rms_norm=True)},
     }
+    if scale not in SMALL_BOARDS:
+        values["AKOrN N = 8"] = {"model": oscillators.replace(oscillator_width=8)}
+        values["ItrSA, readout of AKOrN"] = {"readout_width": oscillators.oscillator_width}
     if scale == "desk":
         values |= {"ItrSA unit norm": {"norm": "unit"}, "recursive": {"model": RECIPES["solver"].model}}
         values = {row: values[row] for row in AT_DESK}

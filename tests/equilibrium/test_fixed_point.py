@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from attractor import attention
 from attractor.attention.cache import Cache
-from attractor.equilibrium.fixed_point import METHODS, Solver, growth_rate
+from attractor.equilibrium.fixed_point import IMPLICIT, METHODS, Equilibrium, Solver, growth_rate
 from attractor.errors import InputError
 from tiers import fast_alone
 
@@ -28,6 +28,7 @@ SOLVERS = {
     "anderson, depth 3": Solver("anderson", 6, depth=3),
     "deq": Solver("deq", 5),
     "forced": Solver("forced", 5),
+    "forced-deq": Solver("forced-deq", 5),
     "deq, depth 3": Solver("deq", 7, depth=3, backward_iterations=4),
 }
 every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
@@ -94,6 +95,13 @@ def gradients(state: Tensor, *variables: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad((state * weights).sum(), variables))
 
 
+def solved(solver: Solver, step: Callable[[Tensor, int], Tensor], u: Tensor) -> Equilibrium:
+    """Solve from u. Under "forced-deq", whose root forgets the start, solve the equation of "deq": z = F(z) - z + u."""
+    if solver.method != "forced-deq":
+        return solver.solve(step, u)
+    return solver.solve(lambda z, index: step(z, index) - z, u, u)
+
+
 @every_solver
 @pytest.mark.parametrize("make", [Toy, lambda: Layer("standard"), lambda: Layer("coupled-euler")])
 def test_no_token_depends_on_the_future_or_another_sequence(solver: Solver, make: Callable[[], nn.Module]) -> None:
@@ -101,7 +109,7 @@ def test_no_token_depends_on_the_future_or_another_sequence(solver: Solver, make
     in other rows. Gradients show every smooth dependence."""
     step = make()
     u = inputs(width=WIDTH if isinstance(step, Toy) else 8).requires_grad_()
-    state = solver.solve(step, u).state
+    state = solved(solver, step, u).state
     for t in range(u.shape[1]):
         (gradient,) = torch.autograd.grad(state[1, t].sum(), u, retain_graph=True)
         assert gradient[1, : t + 1].any(-1).all()
@@ -204,6 +212,7 @@ def test_the_limit_of_forced_depends_on_the_forcing_alone() -> None:
     assert (from_u.state - solver.solve(contracting, u, d).state).abs().max() > 1e-2
     torch.testing.assert_close(from_u.state, contracting(from_u.state, 0) + c)
     assert from_u.n_unsolved == 0
+    torch.testing.assert_close(Solver("forced-deq", 64).solve(contracting, v, c).state, from_u.state)
     assert torch.equal(solver.solve(contracting, u).state, Solver("passes", 64).solve(contracting, u).state)
 
 
@@ -317,13 +326,13 @@ def test_half_precision_is_close_and_stays_half(solver: Solver, dtype: torch.dty
     toy = Toy()
 
     def step(z: Tensor, index: int) -> Tensor:
-        """Apply a contraction, or for "deq" a map whose G in (4) is a contraction."""
-        return toy(z, index) - (0 if solver.method == "deq" else z - 1)
+        """Apply a contraction, or for implicit methods a map whose G in (4) is a contraction."""
+        return toy(z, index) - (0 if solver.method in IMPLICIT else z - 1)
 
-    wide = solver.solve(step, inputs()).state
+    wide = solved(solver, step, inputs()).state
     u = inputs().to(dtype).requires_grad_()
     toy.to(dtype)
-    result = solver.solve(step, u)
+    result = solved(solver, step, u)
     assert result.state.dtype == dtype
     assert result.trace.dtype == torch.float32
     torch.testing.assert_close(result.state.double(), wide, atol=0.1, rtol=0.1)
@@ -360,6 +369,18 @@ def test_the_implicit_gradient_is_that_of_unrolling(make: Callable[[], nn.Module
     expected = gradients(unrolled(step, u), *variables)
     for ours, theirs in zip(gradients(result.state, *variables), expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=1e-8)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 30])
+def test_forced_deq_solves_the_equation_of_deq_where_both_have_one(n: int) -> None:
+    """Criterion: with F(z) - z in place of F and c = u, the root, the residuals and all gradients are those of deq."""
+    step, u = Toy(), inputs().requires_grad_()
+    deq = Solver("deq", n).solve(step, u)
+    forced = solved(Solver("forced-deq", n), step, u)
+    torch.testing.assert_close(forced.residual, deq.residual)
+    variables = (u, *step.parameters())
+    for ours, theirs in zip(gradients(forced.state, *variables), gradients(deq.state, *variables), strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_gradients_agree_with_finite_differences() -> None:

@@ -25,6 +25,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "deq": {"equilibrium": "deq", "n_iterations": 5},
     "deq, depth 3": {"equilibrium": "deq", "n_iterations": 5, "solver_depth": 3, "backward_iterations": 2},
     "forced": {"equilibrium": "forced", "n_iterations": 3},
+    "forced-deq": {"equilibrium": "forced-deq", "n_iterations": 3},
     "projector": {"projector_width": 8},
     "streams": {"streams": 4},
     "dynamic streams": {"streams": 4, "stream_mixing": "dynamic"},
@@ -119,7 +120,7 @@ def test_no_token_depends_on_its_future_with_an_open_gate(method: str, length: i
     for t in range(length):
         (gradient,) = torch.autograd.grad(out[:, t].square().sum(), embedded[0], retain_graph=True)
         assert (gradient[:, t + 1 :] == 0).all()
-        assert gradient[:, t].abs().max() > 0
+        assert gradient[:, t].abs().max() > 0 or method == "forced-deq"  # whose root depends on the slow state alone
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -163,10 +164,10 @@ def test_the_injection_changes_at_most_once_in_a_block_and_the_first_block_has_n
             assert block.abs().max() > 0.1
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "forced-deq"])
 def test_a_closed_gate_gives_the_frozen_model_without_gradients_in_the_slow_path(method: str) -> None:
     """Criterion: Proposition 23 holds, so in the first step the slow path and injection have a gradient only at the
-    gate."""
+    gate. Behind a closed gate the root of forced-deq depends on no text, so that Pre has no gradient either."""
     config = SMALL.replace(**METHODS[method])
     coupled, frozen = built(config), built(config.replace(frozen=True))
     frozen.load_state_dict(coupled.state_dict())
@@ -387,14 +388,13 @@ def test_the_limit_of_equation_2_depends_on_the_slow_state_alone(slow_input: str
     config = SMALL.replace(slow_input=slow_input, n_iterations=200)
     ids, others = tokens(), tokens(seed=1)
     distances = {}
-    for method in ("forced", "deq"):
+    for method in ("forced", "forced-deq", "deq"):
         model = built(config.replace(equilibrium=method), gate=1.0)
         model.post[0] = Contraction(model.post[0])
         distances[method] = (logits(model, ids) - logits(model, others))[:, SMALL.pool_factor + 1 :].abs().amax()
-    assert (distances["forced"] < 1e-8) == same
     assert distances["deq"] > 1e-3
-    if not same:
-        assert distances["forced"] > 1e-3
+    for method in ("forced", "forced-deq"):
+        assert distances[method] < 1e-8 if same else distances[method] > 1e-3
 
 
 class Contraction(torch.nn.Module):

@@ -42,6 +42,16 @@ def test_a_step_is_the_papers_equation(norm: str, factor: float | None) -> None:
         torch.testing.assert_close(stimulus, expected)
 
 
+def test_the_readout_of_akorn_sees_lengths_of_mixtures_alone() -> None:
+    model = built(readout_width=4)
+    with torch.no_grad():
+        *_, state = model.states(boards())
+        mixtures = (state @ model.lengths.mixture.weight.T).view(4, 16, 64, 4)
+        lengths = mixtures.square().sum(-1).sqrt() + model.lengths.bias
+        expected = model.head((lengths + model.lengths.mlp(lengths)).relu())
+        torch.testing.assert_close(model(boards())[0], expected)
+
+
 def test_prenorm_is_the_other_papers_equation() -> None:
     model = PreNormItrSAConfig(**SHAPE).build(seed=0)
     assert isinstance(model, PreNormItrSA)

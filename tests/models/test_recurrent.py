@@ -28,6 +28,7 @@ CONFIGS: dict[str, RecurrentConfig[Any]] = {
     "itrsa": ItrSAConfig(**SHAPE),
     "itrsa-rms": ItrSAConfig(**SHAPE, norm="rms", eta=0.5),
     "itrsa-bare": ItrSAConfig(**SHAPE, norm="none", inject=False, blank=None),
+    "itrsa-lengths": ItrSAConfig(**SHAPE, readout_width=4),
     "itrsa-rope": ItrSAConfig(**SHAPE, positions="rope", attention="differential"),
     "energy-single": ItrSAConfig(**SHAPE | {"n_heads": 1}, energy="single"),
     "energy-multi": ItrSAConfig(**SHAPE, energy="multi"),

@@ -90,6 +90,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("slow", {"equilibrium": "aderson"}, "unknown equilibrium 'aderson'; did you mean 'anderson"),
     ("slow", {"equilibrium": "passes", "n_iterations": 0}, "n_iterations must be an integer of at least 1, got 0"),
     ("slow", {"equilibrium": "deq", "fixed_point_loss": 0.1}, "fixed_point_loss must be 0 under deq, which solves"),
+    ("itrsa", {"readout_width": 0}, "readout_width must be an integer of at least 1, got 0"),
     ("slow", {"equilibrium": "forced", "fixed_point_loss": 0.1}, "fixed_point_loss must be 0 under forced, which"),
     ("slow", {"solver_depth": 2}, "solver_depth must be 1 under equilibrium 'single', got 2; choose equilibrium"),
     ("slow", {"equilibrium": "forced", "solver_depth": 2}, "solver_depth must be 1 under equilibrium 'forced', got 2"),

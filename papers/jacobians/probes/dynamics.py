@@ -14,7 +14,11 @@ and S the symmetric part of J_y; |.| of a matrix is its largest singular value. 
                           quadratic = -x'S x                           affine = -x'S x - x'y(0)
     alignment             |<x, v>| / |x| for the leading eigenvector v of S; about 1 / sqrt(n) by chance    (7)
     reached               x'S x / (|x|^2 theta) for its eigenvalue theta: 1 where x has turned into v       (8)
+    linear                cosine of MSA(x) = y - c with J_y x: 1 where attention acts like its Jacobian     (9)
+    share                 of |x|^2 in the span of the leading 2% of S's eigenvectors; .02 by chance         (10)
 
+(9) and (10) are those of figure 6 in the paper's fourth version. (10) takes sums of squares of x's components by
+Lanczos quadrature from x, above the eigenvalue that as much of a random vector exceeds, so the 2% are an estimate.
 (2) is proposition 5.1 with R taken before the norm, where it has to be, state by state. The proposition also holds with
 one R for all states, their smallest: how loose the bound is depends on this choice. `gain` is gamma, times sqrt(D)
 under "rms".
@@ -35,15 +39,16 @@ In (6) y(0) is the stimulus and the constant part of attention; without it the l
     pseudo_energy                       `quadratic` and `affine` by step, and the correlation over t of each with the
                                         energy, as `correlation` and `affine_correlation`: null where one of the two
                                         is constant (x'S x is 0 where y depends only on the directions of rows)
-    alignment                           `by_step` and `reached`, at x_t for t in `steps`; `residual` of v; `chance`
+    alignment                           `by_step`, `reached`, `linear` and `share`, at x_t for t in `steps`; `residual`
+                                        of v; `chance` of (7)
     accuracy                            of every validation set, as many boards as the run itself looked at:
                                         accuracy.SET.MEASURE.T for T = 4, 8, 16, 32, 64, 128 iterations
     portrait                            `orbits`: of each board its states x_0 to x_64, on the two axes along which
                                         those of all boards vary most, as far as they stay below 1e9; `share` of
                                         their variance that the two have
 
-Where a state grows beyond 1e9, only the accuracy is measured. Each board takes at most 6,000 products with a Jacobian,
-and usually some 2,500; a product costs about four iterations. That is two minutes and a half on one core for four
+Where a state grows beyond 1e9, only the accuracy is measured. Each board takes at most 7,000 products with a Jacobian,
+and usually some 3,000; a product costs about four iterations. That is two minutes and a half on one core for four
 boards at the published size. Accuracies take 128 iterations of each board, and 252 in tasks other than boards.
 Jacobians: arXiv 2505.19458, section 5.
 """
@@ -90,6 +95,8 @@ N_LANCZOS, N_PROBES = 30, 16
 OF_NORMS, OF_EIGENVALUES = Effort(TOLERANCE, 2 * N_LANCZOS), Effort(TOLERANCE, max_iterations=160)
 OF_EXPONENTS = Effort(max_iterations=6)
 NOISE = 1e-6
+LEADING = 0.02  # share of the eigenvectors of (10)
+CLOSE = 1e-3  # nodes of a quadrature that are closer, as a share of its span, stand for one eigenvalue
 
 
 def dynamics_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
@@ -215,12 +222,13 @@ def portrait(orbit: Tensor) -> dict[str, Any]:
 
 
 def energies(iteration: Iteration, orbit: Tensor) -> dict[str, Any]:
-    """Measure (6) to (8): the energy, its linearisations, and the alignment with S's leading eigenvector."""
+    """Measure (6) to (10): the energy, its linearisations, and the alignment with S's leading eigenvectors."""
     constant = iteration.response(torch.zeros_like(orbit[0]))
     energy = torch.stack([-inner(x, iteration.response(x)) for x in orbit])
     quadratic = torch.stack([-quadratic_form(iteration.response, x, x, batched=True) for x in orbit])
     affine = quadratic - torch.stack([inner(x, constant) for x in orbit])
     aligned = [alignment(iteration.response, x, -q) for x, q in ((orbit[t], quadratic[t]) for t in ALIGNED_AT)]
+    further = [(linearity(iteration, orbit[t]), leading_share(iteration.response, orbit[t])) for t in ALIGNED_AT]
     return {
         "energy": trajectory(energy),
         "pseudo_energy": {
@@ -233,6 +241,8 @@ def energies(iteration: Iteration, orbit: Tensor) -> dict[str, Any]:
             "steps": list(ALIGNED_AT),
             "by_step": [float(cosine.mean()) for cosine, _, _ in aligned],
             "reached": [float(reached.mean()) for _, reached, _ in aligned],
+            "linear": [float(linear.mean()) for linear, _ in further],
+            "share": [float(share.mean()) for _, share in further],
             "residual": [float(residual.max()) for _, _, residual in aligned],
             "chance": orbit[0, 0].numel() ** -0.5,
         },
@@ -251,8 +261,41 @@ def leading_eigenvector(j: Jacobian) -> tuple[Tensor, Tensor, Tensor]:
 
     Power iteration starts at a random vector; the result is the best vector in the span of all iterates (Ritz).
     """
-    v = j.random_columns(1, seed=0)
-    v = v / v.norm(dim=1, keepdim=True)
+    basis, images = krylov_space(j, j.random_columns(1, seed=0))
+    values, s = torch.linalg.eigh(basis.mT @ images)
+    v, image = ((columns @ s[..., -1:]).squeeze(-1) for columns in (basis, images))
+    theta = values[:, -1]
+    return v, theta, (image - theta.unsqueeze(-1) * v).norm(dim=-1)
+
+
+def leading_share(response: Step, x: Tensor) -> Tensor:
+    """Return (10). The cut is in a gap between two nodes, where the weights above it are nearest to LEADING."""
+    j = Jacobian(response, x, batched=True)
+    theta, weights = spectral_weights(j, j.random_columns(1, seed=0))
+    off, gaps = (weights.cumsum(1) - LEADING).abs()[:, :-1], theta[:, :-1] - theta[:, 1:]
+    last_above = off.masked_fill(gaps < CLOSE * gaps.sum(1, keepdim=True), torch.inf).argmin(1, keepdim=True)
+    cut = theta.gather(1, last_above) - gaps.gather(1, last_above) / 2
+    theta, weights = spectral_weights(j, x.flatten(1).unsqueeze(-1))
+    return (weights * (theta >= cut)).sum(1)
+
+
+def spectral_weights(j: Jacobian, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the nodes of a quadrature of S's spectrum, the largest first, and the share of |start|^2 at each."""
+    basis, images = krylov_space(j, start)
+    theta, s = torch.linalg.eigh(basis.mT @ images)
+    return theta.flip(-1), s[:, 0].square().flip(-1)
+
+
+def linearity(iteration: Iteration, x: Tensor) -> Tensor:
+    """Return (9)."""
+    attended = iteration.response(x) - iteration.stimulus
+    pushed = Jacobian(iteration.response, x, batched=True).jvp(x)
+    return torch.cosine_similarity(attended.flatten(1), pushed.flatten(1), dim=1)
+
+
+def krylov_space(j: Jacobian, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Return an orthonormal basis (B n m) of the space that S spans from a start, which comes first, and its images."""
+    v = start / start.norm(dim=1, keepdim=True)
     basis = images = v[..., :0]
     for number in range(1, min(N_LANCZOS, j.dim) + 1):
         image = (j.times(v) + j.transposed_times(v)) / 2
@@ -262,10 +305,7 @@ def leading_eigenvector(j: Jacobian) -> tuple[Tensor, Tensor, Tensor]:
         for _ in range(2):
             v = v - basis @ (basis.mT @ v)
             v = v / v.norm(dim=1, keepdim=True)
-    values, s = torch.linalg.eigh(basis.mT @ images)
-    v, image = ((columns @ s[..., -1:]).squeeze(-1) for columns in (basis, images))
-    theta = values[:, -1]
-    return v, theta, (image - theta.unsqueeze(-1) * v).norm(dim=-1)
+    return basis, images
 
 
 def correlation(energy: Tensor, form: Tensor) -> float | None:

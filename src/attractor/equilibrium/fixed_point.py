@@ -6,6 +6,7 @@
     deq         z = G(z) = u + F(z) - z, by (3) for G                its root keeps u                       (4)
     deq's gradient    v = g + J' v  by (3),  J = dG/dz;  u and the weights of F receive v in place of g      (5)
     forced      z <- F(z) + c, k times from u                        its limit forgets u and keeps c        (6)
+    forced-deq  z = F(z) + c, by (3), with (5) for J = dF/dz         its root is the limit of (6)           (7)
 
 dF_j and dr_j are the changes of F(z) and r over the last `depth` evaluations. With depth 1, a = <dr, r> / |dr|^2 and
 dF = dz + dr, which is the paper's rule. Each token has its own coefficients a, and the number of evaluations is fixed.
@@ -13,13 +14,14 @@ A coefficient or stopping rule for the whole sequence would depend on future tok
 its sequences. Therefore decoding with a cache for each evaluation gives the same result as a solve of the whole
 sequence.
 
-Limits: with one evaluation, (2), (3) and (4) have the value and gradient of (1). With c = 0, (6) is (2). Under (4), a
-token's result is G of its iterate with the smallest residual, and J is taken at the last iterate; the two agree if the
-solve has converged. It need not converge if G is expansive, which `Equilibrium` reports. (3) and (4) never continue
-from or return a non-finite iterate; (1), (2) and (6) do not check.
+Limits: with one evaluation, (2), (3) and (4) have the value and gradient of (1), and (7) those of (6). With c = 0, (6)
+is (2). Under (4) and (7), a token's result is the image of its iterate with the smallest residual, and J is taken at
+the last iterate; the two agree if the solve has converged. It need not converge if the map is expansive, which
+`Equilibrium` reports. (3), (4) and (7) never continue from or return a non-finite iterate; (1), (2) and (6) do not
+check.
 (1), (2) and (3) with depth 1: FastSlow, section 11 (Gao, Attention is just another name for coupling?, 2026,
-arXiv 2606.16730). (6) is its equation (2), where c is the injection. (4) is ours. (5): Bai, Kolter and Koltun, Deep
-equilibrium models, 2019, arXiv 1909.01377.
+arXiv 2606.16730). (6) is its equation (2), where c is the injection, and (7) its f(x, y) = 0, solved. (4) is ours.
+(5): Bai, Kolter and Koltun, Deep equilibrium models, 2019, arXiv 1909.01377.
 """
 
 from collections.abc import Callable
@@ -34,8 +36,10 @@ from torch.autograd.function import once_differentiable
 
 from attractor.errors import require, unknown
 
-METHODS = ("single", "passes", "anderson", "deq", "forced")
-MIXED = ("anderson", "deq")
+METHODS = ("single", "passes", "anderson", "deq", "forced", "forced-deq")
+IMPLICIT = ("deq", "forced-deq")  # their gradient is that of the solution, (5)
+MIXED = ("anderson", *IMPLICIT)
+FORCED = ("forced", "forced-deq")  # they take c
 
 # (state B T ..., number of the evaluation from 0) -> F(state). Each evaluation may have its own cache.
 Step = Callable[[Tensor, int], Tensor]
@@ -45,7 +49,7 @@ Step = Callable[[Tensor, int], Tensor]
 class Equilibrium:
     """The result of a solve.
 
-    Residuals are |F(z) - z| / |z| without gradients, with G in place of F under "deq" and F + c under "forced".
+    Residuals are |F(z) - z| / |z| without gradients, with G in place of F under "deq" and F + c with a forcing.
     """
 
     state: Float[Tensor, "B T *token"]
@@ -66,9 +70,9 @@ class Equilibrium:
 class Solver:
     method: str = "single"
     n_iterations: int = 1
-    depth: int = 1  # of (3), under "anderson" and "deq"
+    depth: int = 1  # of (3), under the methods of MIXED
     tolerance: float = 1e-3  # residual below which a token counts as solved; it stops nothing
-    backward_iterations: int | None = None  # of (5), under "deq"; None: n_iterations; 0: v = g
+    backward_iterations: int | None = None  # of (5); None: n_iterations; 0: v = g
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -84,7 +88,7 @@ class Solver:
         for field, fixed, methods in (
             ("n_iterations", 1, METHODS[1:]),
             ("depth", 1, MIXED),
-            ("backward_iterations", None, ("deq",)),
+            ("backward_iterations", None, IMPLICIT),
         ):
             value, choice = getattr(self, field), " or ".join(f"'{method}'" for method in methods)
             free = self.method in methods or value == fixed
@@ -92,32 +96,37 @@ class Solver:
 
     @property
     def n_evaluations(self) -> int:
-        """The number of calls of `step`. Under "deq" only the last call has a graph."""
+        """The number of calls of `step`. Under the methods of IMPLICIT only the last call has a graph."""
         return self.n_iterations
 
     def solve(
         self, step: Step, u: Float[Tensor, "B T *token"], forcing: Float[Tensor, "B T *token"] | None = None
     ) -> Equilibrium:
-        """Solve for F = `step` from u; `forcing` is c of (6), and None is c = 0."""
-        fits = forcing is None or self.method == "forced"
+        """Solve for F = `step` from u; `forcing` is c of (6) and (7), and None is c = 0."""
+        fits = forcing is None or self.method in FORCED
         require(fits, "forcing", f"None under method '{self.method}'", "a tensor", "choose method 'forced'")
-        if self.method == "deq" and self.n_iterations > 1:
-            return self._implicit(step, u)
+
+        def forced(z: Tensor, index: int) -> Tensor:
+            return step(z, index) if forcing is None else step(z, index) + forcing  # (1), (2), (3), (6), (7)
+
+        def anchored(z: Tensor, index: int) -> Tensor:
+            return _anchored(step(z, index), z, u)  # (4)
+
+        if self.method in IMPLICIT and self.n_iterations > 1:
+            return self._implicit(anchored if self.method == "deq" else forced, u)
         orbit = _Orbit(u, self.depth if self.method in MIXED else 0)
         for index in range(self.n_iterations):
-            image = step(orbit.next(), index)
-            orbit.take(image if forcing is None else image + forcing)  # (1), (2), (3), (6)
+            orbit.take(forced(orbit.next(), index))
         return self._equilibrium(orbit.next(), orbit)
 
-    def _implicit(self, step: Step, u: Tensor) -> Equilibrium:
+    def _implicit(self, mapped: Step, u: Tensor) -> Equilibrium:
         with torch.no_grad():
             search = _Search(u, self.depth)
             for index in range(self.n_iterations - 1):
-                z = search.next()
-                search.take(_anchored(step(z, index), z, u))  # (4)
+                search.take(mapped(search.next(), index))
             z = search.next()
         z.requires_grad_(torch.is_grad_enabled())
-        image = _anchored(step(z, self.n_iterations - 1), z, u)
+        image = mapped(z, self.n_iterations - 1)
         with torch.no_grad():
             search.take(image)
         state = search.best

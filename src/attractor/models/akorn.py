@@ -150,7 +150,7 @@ class AKOrN(RecurrentModel):
         )
         self.convolution = None if self.attention else GridConvolution(config)
         self.oscillators = Oscillators(config)
-        self.lengths = PublishedLengths(config) if published else Lengths(config)
+        self.lengths = PublishedLengths(config) if published else Lengths(config, config.oscillator_width)
 
     def rotations_of_heads(self) -> Rope | GridMatrices:
         config = self.config
@@ -297,10 +297,10 @@ class GridConvolution(nn.Module):
 class Lengths(nn.Module):
     """The readout (3), which depends only on the lengths of mixtures of oscillators, not on their directions."""
 
-    def __init__(self, config: AKOrNConfig) -> None:
+    def __init__(self, config: RecurrentConfig, width: int) -> None:
         super().__init__()
-        self.width = config.oscillator_width
-        self.mixture = nn.Linear(config.d_model, config.d_model * self.width, bias=False)
+        self.width = width
+        self.mixture = nn.Linear(config.d_model, config.d_model * width, bias=False)
         self.bias = nn.Parameter(torch.empty(config.d_model))
         self.mlp = MLPS[config.mlp](config.d_model, config.d_ff)
         self.reset_parameters()

@@ -6,15 +6,15 @@
     slow memory     P (1 + mean distance); where the state decays by a, P / (1 - a). In tokens              (4)
     by head         P m, where m is a head's effective memory (`analysis/memory.py`), or 1 + mean distance (4')
     residual        |F(z) - z| / |z|, mean over tokens, for each round and each evaluation of F             (5)
-    contraction     the growth rate at u of z -> F(z) - z, or under "forced" of F; the largest of all rounds  (6)
+    contraction     the growth rate at u of z -> F(z) - z, or with a forcing of F; the largest of all rounds  (6)
     unsolved        share of tokens, over all rounds, whose residual is above the solver's tolerance        (7)
 
-F is Post; in (5) and (7), under "deq" and "forced", it is the map that the method iterates. (7) is measured unless
-the method is "single". P is the pool factor. (2), (3) and (4) are lists over the calls of blocks in order, so a Post
-that is evaluated several times a round appears several times. The mean in (4) can be large although most heads remember
-next to nothing; (4') shows that. The two sides of (4) agree where attention falls by a constant factor. Without any
-memory, both are P, the block itself. (6) is `growth_rate` of `equilibrium/fixed_point.py`; below 1, plain iteration of
-the map converges.
+F is Post; in (5) and (7), under "deq" and with a forcing, it is the map that the method iterates. (7) is measured
+unless the method is "single". P is the pool factor. (2), (3) and (4) are lists over the calls of blocks in order, so a
+Post that is evaluated several times a round appears several times. The mean in (4) can be large although most heads
+remember next to nothing; (4') shows that. The two sides of (4) agree where attention falls by a constant factor.
+Without any memory, both are P, the block itself. (6) is `growth_rate` of `equilibrium/fixed_point.py`; below 1, plain
+iteration of the map converges.
 
 (6) needs a few backward passes through Post, so (6) and (7) are measured at evaluations; the rest is measured at every
 look at the probe. Measuring draws no random numbers of the run and keeps no state.
@@ -35,7 +35,7 @@ from attractor.analysis.memory import decay_length, effective_memory, mean_dista
 from attractor.attention import Rotation
 from attractor.attention.evaluating import evaluating
 from attractor.attention.hooks import Seen, capture
-from attractor.equilibrium.fixed_point import growth_rate
+from attractor.equilibrium.fixed_point import FORCED, IMPLICIT, growth_rate
 from attractor.models.fast_slow import FastSlow
 from attractor.models.language_model import LanguageModel
 
@@ -61,11 +61,11 @@ class Convergence:
     @property
     def warning(self) -> str | None:
         """A line for the user where the method does not, or may not, reach its equilibrium."""
-        has_growth = self.method in ("deq", "forced")  # methods that (6) says something about
+        has_growth = self.method in (*IMPLICIT, *FORCED)  # methods that (6) says something about
         if not self.n_tokens or not (self.n_unsolved or (has_growth and self.growth >= 1)):
             return None
         growth = f", and plain iteration grows by {self.growth:.2f} a step, where it should be below 1"
-        of_deq = "; training goes on with each token's best iterate" if self.method == "deq" else ""
+        of_deq = "; training goes on with each token's best iterate" if self.method in IMPLICIT else ""
         return (
             f"{self.method} {'does' if self.n_unsolved else 'may'} not reach its equilibrium: {self.n_unsolved} of "
             f"{self.n_tokens} tokens of the probe have a residual above {self.tolerance:g} (largest "
@@ -131,7 +131,7 @@ class Diagnostics:
         # The same signs at each evaluation, so that a difference between two evaluations comes from training alone.
         signs = torch.Generator().manual_seed(0)
         solver = self.model.solver
-        iterated = [(f if solver.method == "forced" else partial(_moved, f), u) for f, u in posts]
+        iterated = [(f if solver.method in FORCED else partial(_moved, f), u) for f, u in posts]
         growth = max(float(growth_rate(step, u, generator=signs).max()) for step, u in iterated)
         if solver.method == "single":
             return Convergence(solver.method, growth, solver.tolerance)

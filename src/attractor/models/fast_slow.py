@@ -8,7 +8,7 @@ biases, so that 0, which the first block reads, stays 0. Norm and phi act on eac
 up(Norm(phi(y))). gamma starts at 0: the coupled model starts as the one without coupling, and its slow path gets no
 gradient until the gate has moved. `relax` is a single pass of Post, or a method that comes closer to its equilibrium
 (`equilibrium/fixed_point.py`). Under "forced", the injection enters at every evaluation: x <- Post(x) + injection, from
-x instead of u.
+x instead of u; "forced-deq" solves x = Post(x) + injection.
 FastSlow: Gao, Attention is just another name for coupling?, 2026, arXiv 2606.16730.
 """
 
@@ -26,7 +26,7 @@ from attractor.attention.hooks import listening, tap
 from attractor.attention.named import Mechanism
 from attractor.attention.project.heads import Heads
 from attractor.attention.stage import Projection
-from attractor.equilibrium.fixed_point import METHODS, MIXED, Solver
+from attractor.equilibrium.fixed_point import FORCED, IMPLICIT, METHODS, MIXED, Solver
 from attractor.equilibrium.manifold import unit_sphere
 from attractor.errors import require, unknown
 from attractor.fields import later
@@ -73,15 +73,15 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
     projector_width: int | None = None
     """hidden units of the projector back (phi); by default linear"""
     equilibrium: str = "single"
-    """how the last blocks settle: single, passes, anderson, deq, forced"""
+    """how the last blocks settle: single, passes, anderson, deq, forced, forced-deq"""
     n_iterations: int = 4
     """iterations of the model, or of the equilibrium's solver"""
     solver_depth: int = later(1)
-    """evaluations from which anderson and deq extrapolate"""
+    """evaluations from which anderson, deq and forced-deq extrapolate"""
     solver_tolerance: float = later(1e-3)
     """residual below which a token has reached its equilibrium; it stops nothing"""
     backward_iterations: int | None = later(None)
-    """iterations for the gradient of deq; by default n_iterations"""
+    """iterations for the gradient of deq and forced-deq; by default n_iterations"""
     fixed_point_loss: float = 0.0
     """weight of the distance to equilibrium in the loss, the mean square of Post(u) - u"""
     streams: int = 1
@@ -126,7 +126,7 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
         for field, methods in (
             ("solver_depth", MIXED),
             ("solver_tolerance", METHODS[1:]),
-            ("backward_iterations", ("deq",)),
+            ("backward_iterations", IMPLICIT),
         ):
             default, value = getattr(FastSlowConfig, field), getattr(self, field)
             next_step = f"choose equilibrium {' or '.join(repr(name) for name in methods)}"
@@ -137,11 +137,11 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
         rule = "0 with n_post=0"
         require(self.n_post > 0 or not self.fixed_point_loss, "fixed_point_loss", rule, self.fixed_point_loss, why)
         rule = f"0 under {method}, which solves another equation"
-        free = method not in ("deq", "forced")
+        free = method not in (*IMPLICIT, *FORCED)
         require(free or not self.fixed_point_loss, "fixed_point_loss", rule, self.fixed_point_loss)
-        rule = "0 under deq, since dropout would change the map at each evaluation"
+        rule = f"0 under {method}, since dropout would change the map at each evaluation"
         dropout = max(self.dropout, self.attention_config.dropout)
-        require(method != "deq" or not dropout, "dropout", rule, dropout)
+        require(method not in IMPLICIT or not dropout, "dropout", rule, dropout)
         assert self.solver  # its constructor refuses a wrong n_iterations
 
     @property
@@ -366,7 +366,7 @@ class FastSlow(LanguageModel):
             losses.append(aux_losses)
             return image
 
-        forcing = injection if self.solver.method == "forced" and self.config.n_post else None
+        forcing = injection if self.solver.method in FORCED and self.config.n_post else None
         u = x if injection is None or forcing is not None else x + injection
         if not self.config.n_post:
             return u, []
@@ -375,7 +375,7 @@ class FastSlow(LanguageModel):
         solution = self.solver.solve(step, u, forcing)
         tap("residual", solution.trace)
         tap("token_residual", solution.residual)
-        with_graph = losses[-1:] if self.solver.method == "deq" else losses
+        with_graph = losses[-1:] if self.solver.method in IMPLICIT else losses
         return solution.state, [loss for aux_losses in with_graph for loss in aux_losses]
 
     def stacked(

@@ -4,7 +4,8 @@
     Norm(x) = gamma x / |x|   (unit),   gamma sqrt(D) x / |x|   (rms),   x   (none)                         (2)
 
 gamma is trainable with D coordinates, and starts at 1. There is no MLP and no residual stream of free length. Logits
-are a linear map of the last state's RMSNorm, as in all models here. With `inject=False`, C is left out of (1) and is
+are a linear map of the last state's RMSNorm, as in all models here, or with `readout_width` of AKOrN's readout, the
+lengths of mixtures of so many channels. With `inject=False`, C is left out of (1) and is
 only the initial state. MSA may be any mechanism; `energy` replaces it by attention that descends an energy exactly
 (`energy.py`).
 Jacobians, section 5, whose "RMSNorm" is `unit`: Tomihari and Karakida, Recurrent Self-Attention Dynamics, 2025,
@@ -25,6 +26,8 @@ from attractor.attention.project.heads import HeadProjection
 from attractor.attention.project.latent import LatentProjection
 from attractor.attention.sigma_reparam import SigmaLinear
 from attractor.errors import require, unknown
+from attractor.fields import later
+from attractor.models.akorn import Lengths
 from attractor.models.config import ROTATIONS
 from attractor.models.energy import ENERGIES, EnergyAttention, Maps
 from attractor.models.recurrent import IterationInputs, RecurrentConfig, RecurrentModel
@@ -67,6 +70,8 @@ class ItrSAConfig(RecurrentConfig["ItrSA"]):
     """add the input at every iteration"""
     energy: str | None = None
     """attention that descends an energy: single or multi; by default off"""
+    readout_width: int | None = later(None)
+    """channels of each mixture of AKOrN's readout; by default a linear map"""
 
     def __post_init__(self) -> None:
         require(0 < self.eta < float("inf"), "eta", "positive and finite", self.eta)
@@ -74,6 +79,8 @@ class ItrSAConfig(RecurrentConfig["ItrSA"]):
             raise unknown("norm", self.norm, NORMS)
         if not self.inject:
             self.require_stimulus_at_the_start()
+        if self.readout_width is not None:
+            self.require_count("readout_width")
         super().__post_init__()
         self.require_unchanged("it has one norm, of states", "norms_per_block", "post_norm")
         if self.energy is not None:
@@ -99,7 +106,13 @@ class ItrSAConfig(RecurrentConfig["ItrSA"]):
 
 
 class ItrSA(RecurrentModel):
+    part_of_module = RecurrentModel.part_of_module | {"lengths": "readout"}
     config: ItrSAConfig
+
+    def __init__(self, config: ItrSAConfig) -> None:
+        super().__init__(config)
+        if self.lengths is not None:
+            self.norm = nn.Identity()  # as in AKOrN, whose readout has norms of its own
 
     def build_core(self) -> None:
         config = self.config
@@ -109,6 +122,7 @@ class ItrSA(RecurrentModel):
             else ENERGIES[config.energy](config.d_model, config.n_heads, config.dropout)
         )
         self.state_norm = NORMS[config.norm](config.d_model)
+        self.lengths = None if config.readout_width is None else Lengths(config, config.readout_width)
 
     def response(self, state: Tensor, stimulus: Tensor, inputs: IterationInputs) -> tuple[Tensor, Tensor]:
         attended, aux_loss = self.attention(state, inputs.mask, inputs.rotation, None, *inputs.weights)
@@ -117,6 +131,9 @@ class ItrSA(RecurrentModel):
 
     def moved(self, state: Tensor, response: Tensor, inputs: IterationInputs) -> Tensor:
         return self.state_norm(torch.add(state, response, alpha=self.config.eta))  # (1)
+
+    def finished(self, state: Tensor) -> Tensor:
+        return state if self.lengths is None else self.lengths(state)
 
     def normalised(self, x: Tensor) -> Tensor:
         """Return x with the length of initial states, which under `none` is that of `unit`."""
