@@ -14,7 +14,6 @@ from matplotlib.text import Text
 from studies import BASE, shifted, study
 
 from attractor.report.charts import Chart, charts, slug
-from attractor.report.curves import entropy_against_gate
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.panels import spread
 from attractor.report.study_figure import _in_short, pictures
@@ -126,18 +125,6 @@ def test_logits_that_differ_by_large_factors_have_a_logarithmic_axis(largest: fl
     assert high > largest
 
 
-def test_points_pair_measurements_of_the_same_step() -> None:
-    """Criterion: gates have no sign, and a null entropy is left out without shifting the others."""
-    entropies = [[3.0, 2.0, 1.0], [3.0, None, 1.0], [3.0, 2.0, 1.0]]
-    clouds = entropy_against_gate(JudgedStudy(looked_at({"slow": {"gate": GATES, "fast_entropy": entropies}})))
-    assert clouds.keys() == {"fast path"}
-    assert clouds["fast path"]["slow"] == [
-        *((0.1, 3.0), (0.2, 2.0), (0.3, 1.0)),
-        *((0.1, 3.0), (0.5, 1.0)),
-        *((0.1, 3.0), (0.1, 2.0), (0.1, 1.0)),
-    ]
-
-
 def drawn(record: StudyRecord) -> "Axes":
     """Draw the panel of validation losses."""
     figure = next(picture.figure for picture in pictures(JudgedStudy(record)) if picture.name == "curves")
@@ -191,29 +178,14 @@ def everything() -> StudyRecord:
     for place, row in enumerate(("slow", "decay")):
         ups = [[0.01 * (seed + 1) * (place + 1) * (n + 1) for n in range(3)] for seed in range(3)]
         downs = [[3.0 - value for value in values] for values in ups]
-        names = ("slow_memory", "residual", "contraction", "logit_change", "fast_entropy", "slow_entropy")
+        names = ("slow_memory", "residual", "contraction", "logit_change")
         rows[row] = {"gate": ups, **dict.fromkeys(names, downs), "max_logit": [[2.0, 30.0, 900.0]] * 3}
-    record = looked_at(rows)
-    changes = {"timescales": {"fast_change": [3.0, 1.0, 0.5], "slow_change": [1.0, 0.5]}}
-    cells = [
-        replace(cell, outcomes=tuple(replace(o, summary=o.summary | changes) for o in cell.outcomes))
-        if cell.row != "standard"
-        else cell
-        for cell in record.cells
-    ]
-    return replace(record, cells=tuple(cells))
+    return looked_at(rows)
 
 
 NAMES = [
     *(f"trajectory-{name}" for name in ("gate", "slow-memory", "residual", "contraction", "max-logit", "logit-change")),
-    *("change-by-the-fast-blocks", "change-by-the-slow-blocks"),
 ]
-
-
-def test_measures_of_blocks_are_drawn_call_by_call() -> None:
-    (fast,) = [drawn for drawn in charts(JudgedStudy(everything())) if drawn.name == "change-by-the-fast-blocks"]
-    assert fast.of_layers
-    assert [point[:2] for point in fast.panels[""]["decay"]] == [(0, 3.0), (1, 1.0), (2, 0.5)]
 
 
 @pytest.mark.slow
@@ -230,5 +202,5 @@ def test_the_page_and_the_files_show_all_charts_of_a_stored_record(tmp_path: Pat
     assert kept["trajectory-max-logit"]["factors"]
     assert kept["trajectory-gate"]["x_unit"] == "steps"
     figures = {path.stem for path in (written.parent / "figures").iterdir()}
-    assert figures == {"curves", "differences", *NAMES, "entropy-gate"}
+    assert figures == {"curves", "differences", *NAMES}
     assert all(f'id="figure-{name}"' in page for name in figures)

@@ -1,4 +1,4 @@
-"""The numbers of a study's curves, profiles and scatter plots: for each row a mean over seeds at each place."""
+"""The numbers of a study's curves and profiles: for each row a mean over seeds at each place."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -11,8 +11,6 @@ from attractor.verdict.intervals import mean_interval
 
 Point = tuple[float, float, float, float]  # place, mean, and the ends of the band
 Curves = dict[str, list[Point]]  # by row
-Clouds = dict[str, list[tuple[float, float]]]  # by row: two numbers of each measurement of each seed
-PATHS = {"fast path": "fast_entropy", "slow path": "slow_entropy"}
 
 
 def by_place(
@@ -88,23 +86,3 @@ def _confidence(place: int, values: list[float]) -> Point:
     if interval.low is None or interval.high is None:
         return place, interval.mean, interval.mean, interval.mean
     return place, interval.mean, interval.low, interval.high
-
-
-def entropy_against_gate(judged: JudgedStudy) -> dict[str, Clouds]:
-    """Return the entropy of attention against the opening of the gate, by column and path."""
-    panels = {
-        " · ".join(filter(None, (column, path))): _clouds(judged, column, name)
-        for column in judged.design.columns
-        for path, name in PATHS.items()
-    }
-    return {panel: clouds for panel, clouds in panels.items() if clouds}
-
-
-def _clouds(judged: JudgedStudy, column: str, name: str) -> Clouds:
-    clouds: Clouds = {}
-    for row in judged.design.rows:
-        for outcome in judged.cell(row, column).outcomes:
-            opening = dict(trajectory(outcome, "gate"))
-            entropy = {step: value for step, value in trajectory(outcome, name) if value is not None}
-            clouds.setdefault(row, []).extend((opening[step], entropy[step]) for step in entropy if step in opening)
-    return {row: cloud for row, cloud in clouds.items() if cloud}

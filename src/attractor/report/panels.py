@@ -1,9 +1,9 @@
-"""Panels of a figure: one for each column of a study, with lines or clouds of points by row.
+"""Panels of a figure: one for each column of a study, with lines by row.
 
-Lines carry their names at their ends, where a reader looks for them; clouds of points have a legend.
+Lines carry their names at their ends, where a reader looks for them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -109,17 +109,6 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def points(
-    axes: "Axes", clouds: Mapping[str, Iterable[tuple[float, float]]], looks: Mapping[str, dict[str, Any]]
-) -> None:
-    for row, cloud in clouds.items():
-        x, y = zip(*cloud, strict=True)
-        color = looks[row]["color"]
-        axes.plot(
-            x, y, label=row, color=color, linestyle="none", marker="o", markersize=3.2, alpha=0.6, markeredgewidth=0
-        )
 
 
 def legend(figure: "Figure", panels: Mapping[str, "Axes"]) -> None:

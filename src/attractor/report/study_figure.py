@@ -3,7 +3,7 @@
 Each figure is drawn once and goes into a page as well as into files.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,8 @@ import numpy as np
 from attractor.report.attention_maps import Heatmaps, heatmaps, rival_of
 from attractor.report.canvas import GREY, INK, as_file, as_svg, blank, lay_out, styles
 from attractor.report.charts import Chart, charts
-from attractor.report.curves import Clouds, entropy_against_gate
 from attractor.report.judged_study import JudgedStudy
-from attractor.report.panels import ACROSS, legend, lines, name_lines, panels_of, points
+from attractor.report.panels import ACROSS, lines, name_lines, panels_of
 from attractor.runs.quantity import Quantity
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ def pictures(judged: JudgedStudy) -> list[Picture]:
         *drawn[:after_losses],
         *_differences(judged),
         *drawn[after_losses:],
-        *_scatter(judged),
         *_maps(judged),
     ]
 
@@ -76,18 +74,6 @@ def _differences(judged: JudgedStudy) -> Iterator[Picture]:
             "(after Holm's correction). An open point marks no difference, an open verdict, or a single pair of seeds, "
             "which has no interval.",
             partial(_draw_differences, judged, first),
-        )
-
-
-def _scatter(judged: JudgedStudy) -> Iterator[Picture]:
-    clouds = entropy_against_gate(judged)
-    if clouds:
-        yield Picture(
-            "entropy-gate",
-            "Attention entropy against the gate",
-            "Each point shows the entropy of attention and the opening of the gate at one measurement of one seed. The "
-            "entropy is a mean over heads, calls and all queries but the first.",
-            partial(_draw_scatter, judged, clouds),
         )
 
 
@@ -145,18 +131,6 @@ def _in_short(value: float, _place: float) -> str:
         if value >= size:
             return f"{value / size:.9g}{sign}"
     return f"{value:g}"
-
-
-def _draw_scatter(judged: JudgedStudy, clouds: Mapping[str, Clouds]) -> "Figure":
-    figure, panels = panels_of(clouds, 2.7, across=2)
-    for name, axes in panels.items():
-        points(axes, clouds[name], _looks(judged))
-        axes.locator_params(axis="x", nbins=5)
-        axes.set_xlabel("|tanh gamma|")
-    for axes in list(panels.values())[::2]:
-        axes.set_ylabel("entropy (nats)")
-    legend(figure, panels)
-    return figure
 
 
 def _draw_differences(judged: JudgedStudy, measure: Quantity) -> "Figure":
