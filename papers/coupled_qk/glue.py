@@ -76,10 +76,6 @@ class Glue(TaskConfig):
         if self.glue_task not in TABLE:
             raise unknown("glue_task", self.glue_task, TABLE)
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return TABLE[self.glue_task].labels
-
     def build(self, seq_len: int, seed: int) -> "GlueTask":
         return GlueTask(self, seq_len, seed)
 

@@ -210,4 +210,4 @@ def test_another_process_executes_the_file_of_the_task_first() -> None:
     task = imported(str(Path(__file__).parents[2] / "papers" / "coupled_qk" / "glue.py"), "file").Glue("mnli")
     again = pickle.loads(pickle.dumps(task))
     assert again == task
-    assert again.labels == ("entailment", "neutral", "contradiction")
+    assert again.glue_task == "mnli"

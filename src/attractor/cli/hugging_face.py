@@ -132,10 +132,9 @@ def export(args: ExportArguments, console: Console) -> None:
         args.self_contained,
         args.max_shard_size,
         dtype,
-        run.config.task.labels,
-        settings,
-        run.config.seq_len,
-        architecture,
+        settings=settings,
+        trained_length=run.config.seq_len,
+        to=architecture,
     )
     say(console, str(out))
     answer(console, folder=str(out), checkpoint=run.checkpoint)

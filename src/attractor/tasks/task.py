@@ -107,11 +107,6 @@ class TaskConfig(PrintsChanges, DefinedByPath, ABC):
         """The length of the task's sequences, or None where the run chooses it."""
         return None
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The names of the classes, where each sequence has one."""
-        return ()
-
     @abstractmethod
     def build(self, seq_len: int, seed: int) -> Task: ...
 
