@@ -152,6 +152,8 @@ compare standard --within=-5m
 compare standard --within=0s => within must be a time above zero
 compare standard --within=10m --seeds 3 => seeds must be at least two
 compare standard --within=10m --thorough => thorough must be left out with --within
+compare standard --recall => recall must be left out without --thorough, got True; give both
+compare standard --thorough --match=flops => match must be tokens or parameters with --thorough, got 'flops'; a lead is
 compare run other --within=10m => within must be left out where run folders are compared
 compare standard --corpus=text.txt --out=occupied
 compare standard --corpus=text.txt --seq-len=16 --out=run

@@ -12,6 +12,8 @@ from attractor.attention.hooks import capture
 from attractor.attention.mask import Mask, lower_triangle
 from attractor.attention.score import softmax
 from attractor.attention.score.differential import FORMS, Differential
+from attractor.attention.score.exclusive import Exclusive
+from attractor.attention.score.sinks import Sinks
 from attractor.attention.score.softmax import (
     Softmax,
     attend,
@@ -287,3 +289,48 @@ def test_a_difference_without_queries_and_keys_is_that_of_uniform_maps(form: str
     layer = Attention(PRESETS["uniform"].replace(score=Differential(form)), 8, 2)
     layer(torch.randn(2, 5, 8, requires_grad=True))[0].sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+
+
+@every_mask
+@pytest.mark.parametrize("learned", [False, True])
+def test_exclusive_attention_is_softmax_attention_without_the_own_direction(mask: Mask, learned: bool) -> None:
+    """Criterion: it is (1) computed from the weights; under lambda = 1 nothing is left along the own value, which then
+    has no influence but by its weight, and under lambda = 0 it is softmax attention."""
+    q, k, v = tensors((2, H, T, 3), (2, 2, T, 3), (2, 2, T, 4))
+    layer = layer_of(Exclusive(learned=learned), n_kv_heads=2)
+    layer.score.scale = 0.5
+    found, own = layer.score(q, k, v, mask, q), v.repeat_interleave(2, dim=1)
+    context = attend(q, k, v, mask, 0.5)
+    share = layer.score.amount.tanh().view(-1, 1, 1) if learned else 1.0
+    along = (context * own).sum(-1, keepdim=True) / own.square().sum(-1, keepdim=True)
+    torch.testing.assert_close(found, context - share * along * own)
+    if not learned:
+        torch.testing.assert_close((found * own).sum(-1), torch.zeros(2, H, T, dtype=torch.float64))
+    elif mask.causal:
+        with torch.no_grad():
+            layer.score.amount.zero_()
+        torch.testing.assert_close(layer.score(q, k, v, mask, q), context)
+
+
+@every_mask
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_a_sink_is_a_further_key_without_a_value(mask: Mask, softcap: float | None) -> None:
+    """Criterion: contexts and weights are those of softmax over the logits and b, for every mask; b = -inf is softmax
+    attention, and b = inf returns 0."""
+    q, k, v = tensors((2, H, T, 3), (2, 2, T, 3), (2, 2, T, 4))
+    score = layer_of(Sinks(softcap=softcap), n_kv_heads=2).score
+    with capture("weights") as seen:
+        found = score(q, k, v, mask, q)
+    logits = attention_logits(q, k, score.scale)
+    logits = logits if softcap is None else softcap * (logits / softcap).tanh()
+    allowed = mask.spelled_out(T, T, q.device)
+    if allowed is not None:
+        logits = logits.masked_fill(~allowed, -torch.inf)
+    weights = torch.cat([logits, score.sink.view(-1, 1, 1).expand(2, H, T, 1)], -1).softmax(-1)[..., :-1]
+    torch.testing.assert_close(found, weigh(weights, v))
+    torch.testing.assert_close(seen["weights"][0], weights)
+    for sink, factor in ((-1e9, 1.0), (1e9, 0.0)):
+        with torch.no_grad():
+            score.sink.fill_(sink)
+        expected = factor * attend(q, k, v, mask, score.scale, softcap)
+        torch.testing.assert_close(score(q, k, v, mask, q), expected)

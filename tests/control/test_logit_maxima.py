@@ -74,7 +74,7 @@ def test_maxima_are_those_of_the_tapped_logits(attention: str, at_once: bool) ->
     bounds, exact = record(1e9)
     assert not exact.any()
     assert (bounds >= wanted).all()
-    middle = float(bounds.median())
+    middle = float(bounds.quantile(0.2))
     found, exact = record(middle)
     assert exact.any()
     assert not exact.all()

@@ -28,6 +28,7 @@ CONFIGS: dict[str, Any] = {
     "recursive": RecursiveConfig(**SHAPE, n_layers=2, n_inner=2, n_iterations=6, n_segments=3),
     "positions": RecursiveConfig(**SHAPE, n_layers=1, n_inner=2, n_segments=1, mixer="mlp", d_mix=24),
 }
+HYBRID = {"global_layers": "every:4"}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("transformer", {"attention": "eular"}, "unknown attention 'eular'; did you mean 'coupled-euler'? ('attractor"),
     ("transformer", {"d_modle": 3}, "unknown model field 'd_modle'; did you mean 'd_model'"),
@@ -57,7 +58,20 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("transformer", {"window": 4, "attention": "decay"}, "window must be left out under score Decayed, got 4; only"),
     ("transformer", {"local_rope_theta": 1e4, "positions": "rope"}, "window must be given with local_rope_theta, got"),
     ("transformer", {"logit_softcap": 0.0}, "logit_softcap must be positive and finite, or None, got 0.0"),
-    ("transformer", {"global_layers": "every:2"}, "window must be given with global_layers, got None; or leave"),
+    (
+        "transformer",
+        {"global_layers": "every:2"},
+        "window must be given with global_layers, got None; or attention_global",
+    ),
+    ("transformer", {"attention_global": "xsa"}, "global_layers must be given with attention_global, such as every:4"),
+    ("transformer", HYBRID | {"attention_global": "eular"}, "unknown attention 'eular'"),
+    ("transformer", HYBRID | {"attention_global": "value-residual"}, "attention_global must be one that mixes the"),
+    (
+        "transformer",
+        HYBRID | {"attention_global": "mla", "positions": "rope"},
+        "attention_global must be of a mechanism",
+    ),
+    ("slow", {"attention": "value-residual"}, "attention must be one that does not mix the values of the first layer"),
     ("transformer", {"zero_start": True}, "unknown attention field 'zero_start'"),
     ("transformer", {"norms_per_block": 1}, "norms_per_block must be 2 or 4, got 1"),
     ("transformer", {"norms_per_block": 4, "parallel_branches": True}, "norms_per_block must be 1 or 2 with parallel"),

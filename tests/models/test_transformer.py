@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attractor.attention import PRESETS, Rope, build
+from attractor.attention import PRESETS, Attention, Rope, build
 from attractor.attention.hooks import capture
 from attractor.errors import InputError
 from attractor.models import SIZES, TransformerConfig
@@ -289,3 +289,93 @@ def test_a_layer_in_the_model_equals_the_same_layer_alone(attention: str) -> Non
     alone.load_state_dict(model.layers[1].attention.state_dict())
     x = torch.randn(2, 7, 32)
     assert torch.equal(alone(x)[0], model.layers[1].attention(x)[0])
+
+
+HYBRIDS: dict[str, dict[str, object]] = {
+    "three windows, one full": {"window": 5, "global_layers": "every:4"},
+    "window and decay": {"window": 5, "attention_global": "decay", "global_layers": "every:2"},
+    "decay and exclusive": {"attention": "decay", "attention_global": "xsa", "global_layers": "1,3"},
+    "convolved and gated": {"attention": "short-conv", "attention_global": "gated-heads", "global_layers": "first:1"},
+    "value residual in windows": {"attention": "value-residual", "window": 5, "global_layers": "every:2"},
+}
+
+
+@pytest.mark.parametrize("positions", ["rope", "learned"])
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_layers_of_two_mechanisms_decode_and_skip_padding_as_in_the_full_pass(name: str, positions: str) -> None:
+    """Criterion: cached in parts equals the whole to 1e-10 in fp64, each layer with its own cache; left padding
+    changes nothing; no logit depends on a later token."""
+    model = SMALL.replace(n_layers=4, positions=positions, **HYBRIDS[name]).build(0).double().eval()
+    kinds = [layer.attention.config for layer in model.layers]
+    assert len(set(map(str, kinds))) == 2
+    ids = tokens()
+    whole = model(ids)[0]
+    for first in (0, 4):  # without and with left padding of the first sequence
+        real = torch.ones_like(ids, dtype=torch.bool)
+        real[0, :first] = False
+        cache, at = model.new_cache(), 0
+        for part in ids.split([5, 1, 4, 2], dim=1):
+            logits, _ = model(part, cache, real[:, at : at + part.shape[1]])
+            expected = whole[1, at : at + part.shape[1]]
+            torch.testing.assert_close(logits[1], expected, rtol=1e-10, atol=1e-10)
+            at += part.shape[1]
+        alone = model(ids[:1, first:])[0][0]
+        torch.testing.assert_close(model(ids, real=real)[0][0, first:], alone, rtol=1e-10, atol=1e-10)
+    changed = ids.clone()
+    changed[:, 7:] = (changed[:, 7:] + 1) % 61
+    assert torch.equal(model(changed)[0][:, :7], whole[:, :7])
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_value_residual_mixes_the_values_of_the_first_layer(checkpointing: bool) -> None:
+    """Criterion: share = 0 is the standard model; under share = 1 the value matrices of later layers do nothing, and
+    under .5 all matrices of values have the gradients of finite differences, also where activations are recomputed."""
+    standard, none, all_of_first, half = (
+        SMALL.replace(attention=attention).build(0).double()
+        for attention in ("standard", *(f"value-residual:share={share}" for share in (0.0, 1.0, 0.5)))
+    )
+    torch.testing.assert_close(none(tokens())[0], standard(tokens())[0])
+    before = all_of_first(tokens())[0]
+    with torch.no_grad():
+        all_of_first.layers[1].attention.project.value.weight.zero_()
+    assert torch.equal(all_of_first(tokens())[0], before)
+    half.activation_checkpointing = checkpointing
+    half.train()
+    for layer in half.layers:
+        weight = layer.attention.project.value.weight
+        direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        (gradient,) = torch.autograd.grad(half.loss(tokens(), tokens())[0], weight)
+        sides = []
+        for step in (1e-5, -2e-5, 1e-5):
+            sides.append(half.loss(tokens(), tokens())[0].item())
+            with torch.no_grad():
+                weight += step * direction
+        torch.testing.assert_close(
+            (gradient * direction).sum().item(), (sides[1] - sides[2]) / 2e-5, rtol=1e-4, atol=1e-8
+        )
+
+
+def test_a_short_convolution_is_that_of_torch_and_stays_within_its_document() -> None:
+    """Criterion: the input of the projections is x and its depthwise convolution; two documents in a row are as two
+    rows; weights of zero are standard attention."""
+    torch.manual_seed(0)
+    layer, x = build("short-conv", 32, 4).double(), torch.randn(2, 9, 32, dtype=torch.float64)
+    weight = layer.project.convolution.weight
+    kernel = weight.flip(0).T.unsqueeze(1)
+    z = x + F.conv1d(F.pad(x.mT, (3, 0)), kernel, groups=32).mT
+    for found, expected in zip(layer.project(x), build_like(layer).project(z), strict=True):
+        torch.testing.assert_close(found, expected)
+    both = torch.cat([x[:1], x[1:]], dim=1)
+    document = torch.arange(18) // 9
+    mask = (document[:, None] == document).tril()
+    torch.testing.assert_close(layer(both, mask)[0].view(2, 9, 32), layer(x)[0])
+    with torch.no_grad():
+        weight.zero_()
+    torch.testing.assert_close(layer(x)[0], build_like(layer)(x)[0])
+
+
+def build_like(layer: Attention) -> Attention:
+    """Return standard attention with the weights of a layer."""
+    standard = build("standard", 32, 4).double()
+    standard.load_state_dict(layer.state_dict(), strict=False)
+    return standard

@@ -134,7 +134,6 @@ def test_in_an_insensitive_setting_the_loss_is_not_judged_and_other_quantities_a
     assert judged.differences["good", "", FIRST].verdict.outcome == "undecided"
     assert "undecided (the setting is not sensitive)" in judged.verdict()[1].text
     assert judged.differences["good", "", quantities[1]].verdict.outcome == "better"
-    assert not any(measure == FIRST for _, measure in judged.leaders(judged.families[0]))
 
 
 def test_sensitivity_is_found_for_each_column():
@@ -182,34 +181,12 @@ def test_a_quantity_without_direction_is_higher_or_lower():
     assert outcomes(record) == {"rival": "higher"}
 
 
-@pytest.mark.parametrize(("apart", "leads"), [(0.05, True), (0.0003, False)])
-def test_only_a_lead_that_the_test_supports_is_a_lead(apart, leads):
-    rivals = {"good": shifted(-0.05), "best": shifted(-0.05 - apart, 0.003)}
-    judged = JudgedStudy(study({"standard": BASE, "uniform": shifted(0.5)} | rivals))
-    assert judged.leaders(judged.families[0]) == ({("", FIRST): "best"} if leads else {})
-
-
-def test_a_row_that_loses_on_the_common_seeds_does_not_lead_by_a_seed_of_its_own():
-    higher = (Quantity("accuracy", "probes.accuracy", "higher"),)
-    record = study({"a": [0.0] * 4, "b": [0.0] * 3}, control=None, quantities=higher, seeds=(0, 1, 2, 3))
-    accuracies = {"a": [0.50, 0.30, 0.10, 0.95], "b": [0.51, 0.315, 0.112]}
-    cells = tuple(
-        replace(cell, outcomes=tuple(
-            replace(outcome, probes={"accuracy": accuracies[cell.row][outcome.seed]}) for outcome in cell.outcomes
-        ))
-        for cell in record.cells
-    )  # fmt: skip
-    judged = JudgedStudy(replace(record, cells=cells, design=replace(record.design, baseline="a")))
-    assert judged.leaders(judged.families[0]) == {}
-
-
-def test_the_control_never_leads_and_is_not_among_the_tests():
+def test_the_control_is_not_among_the_tests():
     judged = JudgedStudy(
         study({"standard": BASE, "good": shifted(-0.01), "uniform": shifted(-0.5)}, quantities=(PERPLEXITY,))
     )
     assert judged.n_tests(judged.families[0]) == 1
     assert judged.differences["uniform", "", FIRST].verdict.adjusted_p is None
-    assert "uniform" not in judged.leaders(judged.families[0]).values()
 
 
 def test_layers_have_measures_of_their_own_and_a_mean():
@@ -284,7 +261,6 @@ def test_planned_looks_decide_each_row_by_its_sequential_test() -> None:
         assert ours.difference is not None
         for name in ("outcome", "n", "difference", "low", "high", "p", "adjusted_p"):
             assert getattr(ours, name) == getattr(theirs, name)
-    assert not judged.leaders(judged.families[0])
     said = {line.subject: line.text for line in judged.verdict()}
     assert said["alike"].startswith("alike: no difference within 0.005 nats/byte, ")
     assert said["open"].startswith("open: undecided (2 of at most 5 pairs have been run; the same command goes on)")
@@ -386,7 +362,6 @@ def test_stored_runs_on_other_data_get_no_verdict(field: str, said: str) -> None
     judged = JudgedStudy(record)
     assert judged.verdict()[-1].text == f"rival: undecided ({said} than the baseline's)"
     assert judged.sensitivity[""].sensitive is None
-    assert judged.leaders(judged.families[0]) == {}
 
 
 RATES_TRIED = ("0.001", "0.002", "0.004", "0.008")

@@ -1,4 +1,4 @@
-"""Tables of studies: bold entries, notes on missing runs, and valid LaTeX."""
+"""Tables of studies: entries, notes on missing runs, and valid LaTeX."""
 
 import math
 import re
@@ -37,23 +37,6 @@ def texts(table: StudyTable) -> dict[str, dict[str, str]]:
         row[0].text: dict(zip(table.headings, (entry.text for entry in row), strict=True))
         for row in (*table.rows, *table.footer)
     }
-
-
-def bold(table: StudyTable) -> list[str]:
-    return [row[0].text for row in table.rows for entry in row if entry.bold]
-
-
-def test_bold_only_where_the_test_supports_it():
-    assert bold(first(study(LOSSES))) == ["best"]
-    assert bold(first(study(LOSSES | {"second": shifted(-0.1002, 0.003)}))) == []
-    assert bold(first(study(LOSSES | {"uniform": shifted(0.002)}))) == []  # the study is not sensitive
-    assert bold(first(study({row: losses[:1] for row, losses in LOSSES.items()}, seeds=(0,)))) == []
-
-
-def test_bold_is_the_mean_alone_in_markdown_and_in_latex():
-    judged = JudgedStudy(study(LOSSES))
-    assert re.search(r"\| \*\*4\.\d+\*\* ± [\d.]+\\\* \|", markdown(judged))
-    assert re.search(r"\\textbf\{4\.\d+\} \$\\pm\$ [\d.]+\$\^\{\*\}\$ &", in_latex(judged))
 
 
 def test_one_column_gives_rows_by_quantities_with_layers_and_their_mean():

@@ -25,14 +25,14 @@ from attractor.models import FastSlowConfig
 from attractor.report.judged_study import JudgedStudy
 from attractor.runs.run_folder import RunFolder, find_runs
 from attractor.runs.study_record import StudyRecord
-from attractor.study.compare import PILOT_SEED, SCALE, comparison, speedups
+from attractor.study.compare import PILOT_SEED, SCALE, comparison, pilot_of_rates
 from attractor.study.launch import Job, launch, share_machine
 from attractor.study.plan import Conduct, Planned, plan_study
 from attractor.study.run import run_study
 from attractor.study.study import Study
+from attractor.study.thorough import further_studies
 from attractor.train.config import Runtime, TrainConfig
 from in_process import without_heartbeat
-from invented_records import record
 from processes import in_fresh_process
 from stress.commands import command
 
@@ -207,31 +207,59 @@ def test_whole_pairs_come_as_early_as_possible_and_the_control_is_always_include
     assert study.design(SCALE, (0,), "").control == "uniform"
 
 
-def test_a_thorough_comparison_tells_how_much_time_a_lead_is_worth() -> None:
-    """Criterion: a row as good as the baseline with twice the steps, at half its speed, has a speedup of one."""
-    summaries = {
-        "standard": (2.0, 1000.0),
-        "standard, 0.5x the steps": (2.1, 1000.0),
-        "standard, 2x the steps": (1.9, 1000.0),
-        "gated": (1.9 + 1e-9, 500.0),
-        "uniform": (2.5, 2000.0),
-    }
-    runs = {
-        row: [{"valid_loss": loss + noise, "tokens_per_second": speed} for noise in (0.0, 0.01, 0.02, 0.03)]
-        for row, (loss, speed) in summaries.items()
-    }
-    (row,) = speedups(record(runs)).items()
-    assert (row[0], row[1].value) == ("gated", pytest.approx(1.0, abs=1e-6))
-    assert speedups(record({name: runs[name] for name in ("standard", "gated", "uniform")})) == {}
-
-
-def test_a_thorough_study_has_the_baseline_at_three_budgets(base: TrainConfig) -> None:
-    study = comparison("tried", ("standard", "gated"), (0,), base, base.build_task(), thorough=True)
-    steps = {row: config.n_steps for (row, _), config in study.configs(SCALE, 0)}
+def test_the_legs_of_a_thorough_comparison_share_runs_and_add_no_idea(base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: the baseline has half and twice the steps, and a whole model of half the width has half the heads. The
+    pilot has all runs at higher rates that its grid holds, to the key. No rung is a row of the comparison."""
+    study = asked(base, "standard", "gated")
+    legs = further_studies(study, SCALE, PILOT_SEED, recall=True)
+    jobs = {leg: planned(of_leg, tmp_path).jobs for leg, of_leg in legs.items()}
     n = base.n_steps
-    assert steps == {
-        "standard": n, "gated": n, "uniform": n, "standard, 0.5x the steps": n // 2, "standard, 2x the steps": 2 * n
-    }  # fmt: skip
+    assert {job.config.n_steps for job in jobs["ladder"]} == {n // 2, 2 * n}
+    assert {job.config.model.label for job in jobs["ladder"]} == {"standard"}
+    sizes = {(model.d_model, model.n_heads, model.d_ff) for model in (job.config.model for job in jobs["size"])}
+    assert sizes == {(8, 1, 16)}
+    assert {job.config.task.kind for job in jobs["recall"]} == {"mqar"}
+    pilot = planned(pilot_of_rates(study, [base.lr, 2 * base.lr, 4 * base.lr]), tmp_path).jobs
+    assert {job.path for job in jobs["stability"]} < {job.path for job in pilot}
+    assert {job.config.lr for job in jobs["stability"]} == {base.lr, 2 * base.lr, 4 * base.lr}
+    assert study.axes(SCALE)[0].labels == ("standard", "gated", "uniform")
+
+
+def test_a_model_that_cannot_be_halved_has_twice_the_width(base: TrainConfig) -> None:
+    odd = asked(base.replace(d_model=6, n_heads=1), "standard")
+    assert further_studies(odd, SCALE, 0, recall=False)["size"].on(SCALE).base.model.d_model == 12
+
+
+@pytest.mark.slow
+def test_a_thorough_comparison_resumes_and_is_the_same_from_python(base: TrainConfig, tmp_path: Path) -> None:
+    """Criterion: after a first run without legs, the thorough one trains what is missing and says what it takes; the
+    loaded folder, its record and the JSON of the command agree on every leg; a second time nothing is trained."""
+    settings = {
+        "recipe": "laptop",
+        "corpus": base.task.corpus,
+        "d_model": 16,
+        "n_heads": 2,
+        "n_layers": 1,
+        "n_steps": 6,
+    }
+    settings |= {"eval_batches": 1, "device": "cpu", "seeds": 2, "workers": 2, "out": tmp_path / "tried"}
+    plain = attractor.compare("standard", "gated", **settings)
+    assert plain.legs == []
+    study = attractor.compare("standard", "gated", thorough=True, **settings)
+    of_legs = [(row["leg"], row["row"], row["n"]) for row in study.legs]
+    assert of_legs == [
+        ("loss", "gated", 2),
+        ("speedup", "gated", 2),
+        *[(f"loss at {by} the rate", row, 1) for row in ("standard", "gated") for by in ("2x", "4x")],
+        ("loss at width 8", "gated", 2),
+    ]
+    assert {run.path for run in plain.runs} == {run.path for run in study.runs}
+    assert attractor.load(tmp_path / "tried").legs == study.legs
+    assert attractor.load(tmp_path / "tried" / "record.json").legs == study.legs
+    before = written(tmp_path / "tried" / "runs")
+    again = attractor.compare("standard", "gated", thorough=True, **settings)
+    assert (again.legs, written(tmp_path / "tried" / "runs")) == (study.legs, before)
+    assert attractor.compare("standard", "gated", **settings).legs == [], "without --thorough the report has no legs"
 
 
 def test_more_seeds_continue_the_same_comparison(base: TrainConfig, tmp_path: Path) -> None:

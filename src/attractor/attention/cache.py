@@ -1,5 +1,8 @@
 """The cache of one attention layer during decoding: the tensors that the layer appends, position by position.
 
+A layer may also keep tensors of constant size in `state` (B ...), by which a recurrence or a convolution goes on. They
+cannot be undone, so a cache that has some cannot forget positions again.
+
 The layer decides what to append (scored keys and values, or MLA's latents), so `n_numbers` measures the state size of
 any mechanism. Capacity grows by doubling, so appending costs O(1) copies per position. For a layer with a window, the
 cache holds only the last `window` positions.
@@ -16,6 +19,7 @@ class Cache:
         self.window = window
         self.length = 0  # all positions so far
         self._buffers: list[Tensor] = []
+        self.state: list[Tensor] = []
 
     def append(self, *new: Tensor) -> list[Tensor]:
         """Add positions along dimension 2 (B H T W) of each tensor; return all positions that a new one may see."""
@@ -55,6 +59,11 @@ class Cache:
     def require_croppable(self, length: int) -> None:
         rule = f"from 0 to the {self.length} cached positions"
         require(0 <= length <= self.length, "length", rule, length, "crop forgets positions and adds none")
+        if self.state and length < self.length:
+            raise InputError(
+                f"length must be {self.length} for a layer that keeps a state of its past, which cannot be undone, got "
+                f"{length}; decode without cropping, so without an assistant model"
+            )
         if self.window is not None and length < self.length and self.length > self.window:
             raise InputError(
                 f"window must be at least the {self.length} cached positions to forget some of them, got "
@@ -76,11 +85,13 @@ class Cache:
     @property
     def n_numbers(self) -> int:
         """The count of numbers that the cache holds for one sequence, without spare capacity."""
-        return sum(room.shape[1] * self.n_held * room.shape[3] for room in self._buffers)
+        of_positions = sum(room.shape[1] * self.n_held * room.shape[3] for room in self._buffers)
+        return of_positions + sum(x[0].numel() for x in self.state)
 
     def reorder(self, rows: Tensor) -> None:
         """Replace row i by sequence rows[i], for beam search and to drop finished sequences."""
         self._buffers = [torch.index_select(room, 0, rows) for room in self._buffers]
+        self.state = [torch.index_select(x, 0, rows) for x in self.state]
 
 
 def _sizes(x: Tensor) -> str:

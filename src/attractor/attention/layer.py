@@ -25,6 +25,7 @@ from attractor.attention.project.heads import OrthogonalLinear
 from attractor.attention.project.latent import LatentProjection
 from attractor.attention.score.softmax import Softmax, logit_penalty
 from attractor.attention.stage import HeadLayout, Shape
+from attractor.attention.surroundings import FirstValues, Surroundings
 from attractor.attention.whole import Whole, WholeLayer
 from attractor.errors import InputError, require, require_count
 
@@ -148,7 +149,7 @@ class Attention(nn.Module):
             isinstance(self.project, LatentProjection)
             and not config.couple.moves
             and not config.couple.qk_norm
-            and isinstance(config.score, Softmax)
+            and type(config.score) is Softmax
         )
 
     def forward(
@@ -157,12 +158,14 @@ class Attention(nn.Module):
         causal_mask: bool | Tensor = True,
         rope: Rope | Rotation | None = None,
         cache: Cache | None = None,
+        first_values: FirstValues | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, ""]]:
         """Return the output and the auxiliary loss.
 
         causal_mask: True, False, or a boolean tensor (True = may attend) of shape T S, B T S or B 1 T S, where S counts
         all past positions too, even those outside the window. rope: a Rope counts positions from the end of the
-        cache; a Rotation (`rope.at(positions)`) states its positions.
+        cache; a Rotation (`rope.at(positions)`) states its positions. first_values: what carries the values of a
+        model's first layer to the later ones, where a mechanism mixes them in.
         """
         if x.dim() != 3 or x.shape[-1] != self.d_model:
             rule = f"B T {self.d_model}, the width of the layer"
@@ -178,7 +181,8 @@ class Attention(nn.Module):
         if cache is not None and self.absorbs and not of_values:
             context = self._absorbed_context(x, mask, rotation, cache)
         else:
-            q, k, v = self.project(x)
+            around = [Surroundings(mask, cache, first_values)] * self.config.project.reads_more
+            q, k, v = self.project(x, *around)
             if rotation is not None and of_values:
                 v = rotation.values(v)
             q, k = self._couple(tap("q", q), tap("k", k), self._norm_and_position(rotation, v.dtype))

@@ -11,13 +11,17 @@ from attractor.attention.couple.mlp import MLPOnly
 from attractor.attention.couple.phase import Phase
 from attractor.attention.output.gated import Gated
 from attractor.attention.output.plain import Plain
+from attractor.attention.project.convolved import ConvolvedHeads
 from attractor.attention.project.decayed import DecayedHeads
 from attractor.attention.project.heads import Heads
 from attractor.attention.project.latent import Latent
+from attractor.attention.project.residual import ResidualHeads
 from attractor.attention.project.shared import Shared
 from attractor.attention.project.values import Values
 from attractor.attention.score.decayed import Decayed
 from attractor.attention.score.differential import Differential
+from attractor.attention.score.exclusive import Exclusive
+from attractor.attention.score.sinks import Sinks
 from attractor.attention.score.uniform import Uniform
 from attractor.errors import InputError, unknown
 
@@ -40,7 +44,13 @@ PRESETS: dict[str, AttentionConfig] = {
     "psiqrh": AttentionConfig(project=Shared(), couple=Phase(), output=Plain(out_bias=True)),
     "phase": AttentionConfig(couple=Phase()),
     "gated": AttentionConfig(output=Gated()),
+    "gated-heads": AttentionConfig(output=Gated(by_head=True)),
+    "gated-few": AttentionConfig(output=Gated(by_head=True, n_channels=12)),
     "coupled-gated": AttentionConfig(couple=Euler(), output=Gated()),
+    "value-residual": AttentionConfig(project=ResidualHeads()),
+    "short-conv": AttentionConfig(project=ConvolvedHeads()),
+    "xsa": AttentionConfig(score=Exclusive()),
+    "sinks": AttentionConfig(score=Sinks()),
     "decay": AttentionConfig(project=DecayedHeads(), score=Decayed()),
     "uniform": AttentionConfig(project=Values(), score=Uniform()),
 }
@@ -65,7 +75,13 @@ ABOUT_PRESETS = {
     "psiqrh": "phase attention over one wide shared latent",
     "phase": "queries and keys turned by a learned phase",
     "gated": "a sigmoid gate on what every head returns",
+    "gated-heads": "one sigmoid gate for each head",
+    "gated-few": "the same, decided by twelve channels",
     "coupled-gated": "coupled-euler with gated output",
+    "value-residual": "values of the first layer mixed into all",
+    "short-conv": "a short convolution before the projections",
+    "xsa": "exclusive: no part along the own value",
+    "sinks": "softmax that may attend to nothing",
     "decay": "linear attention with a learned decay",
     "uniform": "the mean of visible values (control)",
 }

@@ -90,9 +90,13 @@ class Stage(PrintsChanges, DefinedByPath, ABC):
 
 @dataclass(frozen=True)
 class Projection(Stage):
-    """Stage 1, project. The module maps x (B T D) to q, k, v and has a `layout`."""
+    """Stage 1, project. The module maps x (B T D) to q, k, v and has a `layout`.
+
+    Under `reads_more`, it is called with a `Surroundings` beside x.
+    """
 
     stage = "project"
+    reads_more: ClassVar[bool] = False
 
     sigma_reparam: bool = later(False)  # applies to the matrices that make queries and keys
 

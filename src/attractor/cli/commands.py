@@ -51,7 +51,14 @@ GROUPS = {
 OWN_JSON = ("judge", "race", "runs list", "plan")  # they print their JSON themselves
 WITH_JSON = tuple(name for name in COMMANDS if name not in (*OWN_JSON, "watch", "completion"))
 KINDS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: "BOOL"}
-NAMED = ("recipe", "size", "attention", "slow_attention", "task")  # options that take a name which `list` shows
+NAMED = (
+    "recipe",
+    "size",
+    "attention",
+    "attention_global",
+    "slow_attention",
+    "task",
+)  # options that take a name which `list` shows
 UNSET = ("; by default ", "; None: ")  # what comes before the meaning of None in the docstring of a field
 FROM_THE_TASK = ("vocab_size", "causal", "n_classes")  # fields of the model that the task decides
 

@@ -8,6 +8,7 @@ from attractor.cli.commands import COMMANDS, names, options_of
 
 TAKE_NAMES = {  # options that take names, and the kind of names
     "--attention": "mechanisms",
+    "--attention-global": "mechanisms",
     "--slow-attention": "mechanisms",
     "--baseline": "mechanisms",
     "--rivals": "mechanisms",

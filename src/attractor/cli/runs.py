@@ -76,9 +76,11 @@ class CompareArguments(Common):
     margin: float | None = None
     """smallest difference that matters (text: nats/byte)"""
     thorough: bool = False
-    """also the baseline at half and twice the steps"""
+    """also loss a second, higher rates and another size"""
+    recall: bool = False
+    """with --thorough: associative recall, too"""
     rates: tuple[float, ...] | None = None
-    """learning rates, of which a pilot gives each row its best"""
+    """learning rates; a pilot picks each row's best"""
     match: str = "tokens"
     """what is equal: tokens, parameters, flops or wall"""
 
@@ -263,7 +265,7 @@ def compare(args: CompareArguments, console: Console) -> None:
         attractor compare standard gated --corpus notes.txt
         attractor compare runs/one runs/another
     """
-    from attractor.study.compare import DEFAULT_PRESETS, Asked, compare_mechanisms, speedups
+    from attractor.study.compare import DEFAULT_PRESETS, Asked, compare_mechanisms
 
     if any(Path(name, "config.json").exists() for name in args.presets):
         return compare_stored(args, console)
@@ -281,6 +283,7 @@ def compare(args: CompareArguments, console: Console) -> None:
         args.seeds,
         args.margin,
         args.thorough,
+        args.recall,
         args.within,
         args.rates,
         args.match,
@@ -288,8 +291,6 @@ def compare(args: CompareArguments, console: Console) -> None:
     record, failures, folder = compare_mechanisms(
         question, args.config, runtime_of(args), console, args.out, args.workers, command_line()
     )
-    for row, speedup in speedups(record).items() if args.thorough else ():
-        say(console, f"effective speedup of {row}: {speedup.words}")
     report_study(record, folder, failures, console)
 
 

@@ -15,6 +15,7 @@ def report_study(record: StudyRecord, folder: Path, failures: Mapping[str, str],
     """Write the report of a study into its folder, and print its tables and verdict."""
     from attractor.attention.presets import presets_as_data
     from attractor.report.judged_study import JudgedStudy
+    from attractor.report.legs import verdict_of
     from attractor.report.study_report import write_report
     from attractor.report.study_table import console_table, console_tables
 
@@ -25,7 +26,7 @@ def report_study(record: StudyRecord, folder: Path, failures: Mapping[str, str],
         for text in table.caption:
             print_line(console, text)
     console.print()
-    for line in judged.verdict():
+    for line in verdict_of(judged):
         print_line(console, line.text)
     console.print()
     say(console, str(page))
@@ -33,6 +34,8 @@ def report_study(record: StudyRecord, folder: Path, failures: Mapping[str, str],
 
     result = StudyResult(record)
     answer(console, report=str(page), rows=result.rows, verdicts=result.verdicts, failures=dict(failures))
+    if result.legs:
+        answer(console, legs=result.legs)
     if failures:
         count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
         raise RunStopped(f"{count} failed, as said above; the report is of the others. The same command tries again")

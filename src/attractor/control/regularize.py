@@ -302,7 +302,7 @@ def _refuse_without_energy(layer: Attention) -> Refusal | None:
         return "queries and keys are coupled before they are scored", spectral
     if config.couple.qk_norm or layer.softcap is not None:
         return "logits are no bilinear form, under QK-norm or a soft-cap", "leave qk_norm and softcap out"
-    if not isinstance(config.score, Softmax):
+    if type(config.score) is not Softmax:
         return f"the score is {type(config.score).__name__.lower()} and not one softmax", spectral
     if set(dict(layer.output.named_children())) != {"out"}:
         return "the output is gated", spectral

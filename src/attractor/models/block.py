@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from attractor.attention import Cache, Rotation, build
 from attractor.attention.named import Mechanism
 from attractor.attention.norm import LayerNorm
+from attractor.attention.surroundings import FirstValues
 from attractor.models.config import ModelConfig
 from attractor.models.mlp import MLPS
 
@@ -47,16 +48,21 @@ class Block(nn.Module):
         self.branch_scale = config.branch_scale
 
     def forward(
-        self, x: Tensor, mask: bool | Tensor = True, rotation: Rotation | None = None, cache: Cache | None = None
+        self,
+        x: Tensor,
+        mask: bool | Tensor = True,
+        rotation: Rotation | None = None,
+        cache: Cache | None = None,
+        *first_values: FirstValues,
     ) -> tuple[Tensor, Tensor]:
-        attended, aux_loss = self.attend(x, mask, rotation, cache)
+        attended, aux_loss = self.attend(x, mask, rotation, cache, *first_values)
         x = x + attended  # (1)
         return x + self.transform(x), aux_loss  # (2)
 
     def attend(
-        self, x: Tensor, mask: bool | Tensor, rotation: Rotation | None, cache: Cache | None
+        self, x: Tensor, mask: bool | Tensor, rotation: Rotation | None, cache: Cache | None, *first_values: FirstValues
     ) -> tuple[Tensor, Tensor]:
-        attended, aux_loss = self.attention(self.attention_norm(x), mask, rotation, cache)
+        attended, aux_loss = self.attention(self.attention_norm(x), mask, rotation, cache, *first_values)
         return self.scaled(self.dropout(self.attention_post_norm(attended))), aux_loss
 
     def transform(self, x: Tensor) -> Tensor:
@@ -68,8 +74,13 @@ class Block(nn.Module):
 
 class ParallelBlock(Block):
     def forward(
-        self, x: Tensor, mask: bool | Tensor = True, rotation: Rotation | None = None, cache: Cache | None = None
+        self,
+        x: Tensor,
+        mask: bool | Tensor = True,
+        rotation: Rotation | None = None,
+        cache: Cache | None = None,
+        *first_values: FirstValues,
     ) -> tuple[Tensor, Tensor]:
-        attended, aux_loss = self.attend(x, mask, rotation, cache)
+        attended, aux_loss = self.attend(x, mask, rotation, cache, *first_values)
         is_shared = isinstance(self.mlp_norm, nn.Identity)
         return x + attended + self.transform(self.attention_norm(x) if is_shared else x), aux_loss  # (3)

@@ -14,7 +14,9 @@ from attractor.attention.couple.dynamics import Dynamics
 from attractor.attention.named import Mechanism, label_of, mechanism_from_dict
 from attractor.attention.position import board_side, parse_scaling
 from attractor.attention.presets import preset
+from attractor.attention.project.convolved import ConvolvedHeads
 from attractor.attention.project.decayed import DecayedLayout
+from attractor.attention.project.residual import ResidualHeads
 from attractor.attention.stage import Projection
 from attractor.attention.whole import Whole, WholeLayer
 from attractor.errors import InputError, require, require_count, require_seed, unknown
@@ -57,6 +59,7 @@ OF_TRANSFORMERS = (
     "logit_scale",
     "no_rope_every",
     "global_layers",
+    "attention_global",
     "local_rope_theta",
     "logit_softcap",
 )  # fields of Transformers alone
@@ -130,6 +133,8 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     """keys that a position sees, itself and those before; by default the whole past"""
     global_layers: str | None = later(None)
     """layers with no window: every:N, first:N, or indices such as 5,11"""
+    attention_global: str | Mechanism | None = later(None)  # noqa: RUF009
+    """mechanism of the layers of global_layers; by default as the others"""
     qk_norm_across: bool = later(False)
     """QK-norm over all heads together, not over each (OLMo 2)"""
     qk_norm_eps: float = later(1e-6)
@@ -208,6 +213,9 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
                     self._require_grid_rotation(layer)
         for attention in self.mechanisms:
             self._require_window(attention.window)
+            if mixes_first_values(attention):
+                rule = "one that does not mix the values of the first layer for a model that is no Transformer"
+                require(self.family == TRANSFORMER, "attention", rule, attention.stages[0])
             if isinstance(attention, Whole):
                 attention.require_suited(self.d_model, self.n_heads, self.causal)
 
@@ -242,6 +250,10 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         if self.positions == "learned":
             rule = f"at most max_seq_len={self.max_seq_len}"
             require(seq_len <= self.max_seq_len, "seq_len", rule, seq_len, "or raise max_seq_len")
+        for stage in (stage for mechanism in self.mechanisms for stage in mechanism.stages):
+            width = stage.width if isinstance(stage, ConvolvedHeads) else 0
+            rule = f"at least {width}, the positions of the convolution of attention"
+            require(seq_len >= width, "seq_len", rule, seq_len, "or give a smaller width")
 
     def require_count(self, field: str, least: int = 1) -> None:
         value = getattr(self, field)
@@ -376,3 +388,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         allocate(model, "cpu")  # where they are drawn, so that a seed gives the same weights on every device
         initialize(model, int(seed))
         return model.to(device)
+
+
+def mixes_first_values(mechanism: Mechanism) -> bool:
+    return any(isinstance(stage, ResidualHeads) for stage in mechanism.stages)

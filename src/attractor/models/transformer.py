@@ -2,6 +2,7 @@
 
     core: h <- block_L( ... block_1(h))
 
+A hybrid has another mechanism in the layers that `global_layers` names, each layer with its own cache.
 The defaults are RMSNorm, SwiGLU, learned positions and no biases. CoupledQK, appendix B: Gahtan and Bronstein, Coupled
 Query-Key Dynamics for Attention, 2026, arXiv 2604.01683.
 """
@@ -12,13 +13,15 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from attractor.attention import Cache, Rope, Rotation
-from attractor.attention.named import Mechanism
-from attractor.errors import require
+from attractor.attention import AttentionConfig, Cache, Rope, Rotation, build
+from attractor.attention.named import Mechanism, label_of
+from attractor.attention.surroundings import FirstValues
+from attractor.errors import InputError, require
 from attractor.models.block import Block, ParallelBlock
-from attractor.models.config import TRANSFORMER, ModelConfig
+from attractor.models.config import TRANSFORMER, ModelConfig, mixes_first_values
 from attractor.models.fast_decoding import decode_step, plain_block_modules
 from attractor.models.language_model import LanguageModel, ModelCache, TokenPlacement
+from attractor.models.shapes_only import shapes_only
 
 
 @dataclass(frozen=True)
@@ -31,19 +34,57 @@ class TransformerConfig(ModelConfig["Transformer"]):
     def __post_init__(self) -> None:
         self.require_count("n_layers")
         super().__post_init__()
+        if self.attention_global is not None:
+            rule = "given with attention_global, such as every:4"
+            require(self.global_layers is not None, "global_layers", rule, None)
+            self._require_alike()
         if self.global_layers is not None:
             window = self.attention_config.window
-            require(window is not None, "window", "given with global_layers", window, "or leave global_layers out")
+            has_use = window is not None or self.attention_global is not None
+            next_step = "or attention_global, or leave global_layers out"
+            require(has_use, "window", "given with global_layers", window, next_step)
             layer_indices(self.global_layers, self.n_layers)
         if self.local_rope_theta is not None:
             window = self.attention_config.window
             require(window is not None, "window", "given with local_rope_theta", window, "or leave it out")
 
+    def _require_alike(self) -> None:
+        """Refuse a hybrid whose layers cannot share what the model gives to all of them."""
+        with shapes_only():
+            of_layers = [build(x, self.d_model, self.n_heads, 0, self.head_dim) for x in self.mechanisms]
+        widths = {layer.rope_width for layer in of_layers} - {0}
+        rule = "of a mechanism whose heads rotate as many coordinates as the others"
+        require(self.positions != "rope" or len(widths) < 2, "attention_global", rule, self.attention_global)
+        first = mixes_first_values(self.layer_mechanism(0))
+        has_values = first or not any(map(mixes_first_values, self.mechanisms))
+        rule = "one that mixes the values of the first layer only where that layer does, too"
+        require(has_values, "attention_global", rule, self.attention_global)
+
     def layer_mechanism(self, index: int) -> Mechanism:
         """Return the mechanism of a layer; global layers have no window."""
-        mechanism = self.attention_config
         is_global = self.global_layers is not None and index in layer_indices(self.global_layers, self.n_layers)
-        return mechanism.replace(window=None) if is_global else mechanism
+        if is_global and self.attention_global is not None:
+            return self.mechanism(self.attention_global, with_window=False)
+        return self.attention_config.replace(window=None) if is_global else self.attention_config
+
+    @property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        of_global = self.attention_global
+        return (self.attention_config, *([] if of_global is None else [self.mechanism(of_global, with_window=False)]))
+
+    @property
+    def staged_attention(self) -> AttentionConfig:
+        if self.attention_global is not None:
+            raise InputError(
+                f"attention_global must be None here, got '{label_of(self.attention_global)}': the model must have one "
+                "mechanism; export it with attractor's own code, which has both"
+            )
+        return super().staged_attention
+
+    @property
+    def label(self) -> str:
+        of_global = self.attention_global
+        return super().label if of_global is None else f"{super().label} + {label_of(of_global)} {self.global_layers}"
 
     @property
     def depth(self) -> str:
@@ -51,14 +92,16 @@ class TransformerConfig(ModelConfig["Transformer"]):
 
     @property
     def layer_equivalents(self) -> float:
-        if self.attention_config.window is None:
-            return float(self.n_layers)
-        return float(len(layer_indices(self.global_layers, self.n_layers)) if self.global_layers else 0)
+        return float(sum(self.layer_mechanism(index).window is None for index in range(self.n_layers)))
 
     @property
     def gates(self) -> tuple[str, ...]:
         """The gates of coupling with `zero_start`."""
-        return self.gates_of_coupling(self.attention_config, (f"blocks.{i}.attention" for i in range(self.n_layers)))
+        return tuple(
+            gate
+            for i in range(self.n_layers)
+            for gate in self.gates_of_coupling(self.layer_mechanism(i), [f"blocks.{i}.attention"])
+        )
 
     def build_uninitialised(self) -> "Transformer":
         return Transformer(self)
@@ -99,6 +142,10 @@ class Transformer(LanguageModel):
     def layers(self) -> list[Block]:
         return cast(list[Block], list(self.blocks))
 
+    @property
+    def rope_width(self) -> int:
+        return max(layer.attention.rope_width for layer in self.layers)
+
     def rotations(self, placement: TokenPlacement) -> list[Rotation | None]:
         """Return the rotation of each block, which is None in layers without RoPE."""
         skipped = self.config.no_rope_every
@@ -112,8 +159,9 @@ class Transformer(LanguageModel):
         rotations = self.rotations(placement)
         if cache is not None and x.shape[1] == 1 and (parts := plain_block_modules(self.blocks)) is not None:
             return decode_step(parts, x, placement.mask, rotations, cast(TransformerCache, cache).layers), aux_loss
+        carried = [FirstValues()] * any(map(mixes_first_values, self.config.mechanisms))
         for block, rotation, its_cache in zip(self.layers, rotations, caches, strict=True):
-            x, aux = self.run(block, x, placement.mask, rotation, its_cache)
+            x, aux = self.run(block, x, placement.mask, rotation, its_cache, *carried)
             aux_loss = aux_loss + aux
         return x, aux_loss
 

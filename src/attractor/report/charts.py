@@ -15,6 +15,7 @@ from operator import attrgetter
 
 from attractor.report.curves import Curves, by_place, over_heads, profiles, trajectories, trajectory
 from attractor.report.judged_study import JudgedStudy
+from attractor.report.legs import SPEED
 from attractor.runs.study_record import stored_loss_unit
 
 Frame = tuple[float, float]
@@ -36,7 +37,7 @@ class Chart:
 
     @property
     def of_layers(self) -> bool:
-        return self.x_label not in ("tokens", "steps")
+        return self.x_label not in ("tokens", "steps", "tokens or seconds")
 
 
 @dataclass(frozen=True)
@@ -106,17 +107,36 @@ def _losses(judged: JudgedStudy) -> Iterator[Chart]:
         ("training-curves", "training", "training", ", as means between evaluations"),
     ):
         panels = _by_column(judged, partial(by_place, judged, numbers=attrgetter(curve)))
+        frames = {column: _with_margin(*_extremes(_late(curves))) for column, curves in panels.items()}
+        x_label, against = "tokens", "the tokens seen"
+        if panels and judged.record.legs:
+            panels = {"over tokens": panels[""], "over seconds": _in_seconds(judged, panels[""])}
+            frames = dict.fromkeys(panels, frames[""])
+            x_label, against = (
+                "tokens or seconds",
+                "the tokens seen, and against the seconds that training on them took",
+            )
         if panels:
             yield Chart(
                 name,
                 f"{in_capitals(kind)} loss",
-                f"The figure shows the {kind} loss against the tokens seen{averaged}. {SEEDS} The vertical range is "
+                f"The figure shows the {kind} loss against {against}{averaged}. {SEEDS} The vertical range is "
                 "that of the last two thirds of training.",
-                "tokens",
+                x_label,
                 f"{kind} loss ({unit})",
                 panels,
-                {column: _with_margin(*_extremes(_late(curves))) for column, curves in panels.items()},
+                frames,
             )
+
+
+def _in_seconds(judged: JudgedStudy, curves: Curves) -> Curves:
+    """Return the curves over the seconds that each row's mean throughput takes for their tokens."""
+    speeds = {row: judged.spread(row, "", SPEED).mean for row in curves}
+    return {
+        row: [(tokens / speed, mean, low, high) for tokens, mean, low, high in curves[row]]
+        for row, speed in speeds.items()
+        if speed
+    }
 
 
 def _layered(judged: JudgedStudy) -> Iterator[Chart]:

@@ -232,40 +232,12 @@ class JudgedStudy:
             if self.is_tested(measure)
         )
 
-    def leaders(self, family: tuple[Quantity, ...]) -> dict[tuple[str, Quantity], str]:
-        """Return the best row by column and quantity, if it is judged to be better than the second best.
+    def verdict(self, about: Sequence[VerdictLine] = ()) -> list[VerdictLine]:
+        """Return lines on sensitivity, on rates, on each rival in the first tested quantity, and on what to do next.
 
-        One correction covers the columns of the table. The control does not compete. Rows are ranked by all their
-        seeds, so the common seeds may contradict the ranking; then there is no leader. Nor is there one where looks
-        were planned, which are looks at differences from the baseline.
+        The lines `about` stand in place of those on each rival.
         """
-        if self.at_looks is not None:
-            return {}
-        places = [(column, measure) for measure in family for column in self.design.columns]
-        ranked = {place: self._ranked(*place) for place in places if self.is_tested(place[1])}
-        verdicts = judge_family(
-            {place: self._comparison(rows[0], rows[1], *place) for place, rows in ranked.items() if len(rows) > 1}
-        )
-        return {place: verdict.row for place, verdict in verdicts.items() if verdict.outcome == "better"}
-
-    def _ranked(self, column: str, measure: Quantity) -> list[str]:
-        """Return the rows from the best to the worst mean; fewer than two where nothing can lead."""
-        lower = lower_is_better(measure)
-        means = {
-            row: mean
-            for row in self.design.rows
-            if row != self.design.control
-            and not self.unpaired(row, column)
-            and (mean := self.spread(row, column, measure).mean) is not None
-            and math.isfinite(mean)
-        }
-        if lower is None or self._is_blind(column, measure):
-            return []
-        return sorted(means, key=lambda row: means[row] if lower else -means[row])
-
-    def verdict(self) -> list[VerdictLine]:
-        """Return lines on sensitivity, on rates, on each rival in the first tested quantity, and on what to do next."""
-        about = (self._about(row) for row in self.design.rivals)
+        about = about or [self._about(row) for row in self.design.rivals]
         return [*self._instrument(), *self._best_rates(), *about, *self._what_next()]
 
     def _sensitivity(self, column: str) -> ControlGap:
@@ -275,7 +247,7 @@ class JudgedStudy:
         control, baseline = (self.cell(row, column).compared(LOSS_OF_VALIDATION) for row in rows)
         return control_gap({} if self.unpaired(self.design.control, column) else control, baseline)
 
-    def _is_blind(self, column: str, measure: Quantity) -> bool:
+    def is_blind(self, column: str, measure: Quantity) -> bool:
         """Say whether the setting of a column is not sensitive, so that this quantity is not judged there."""
         return measure.judges_quality and column in self.sensitivity and self.sensitivity[column].sensitive is False
 
@@ -297,7 +269,7 @@ class JudgedStudy:
         verdict = replace(difference.verdict, outcome="undecided", further_seeds=None)
         if difference.row == self.design.control:
             verdict = replace(verdict, adjusted_p=None, reason="The control tests the setting.")
-        elif self._is_blind(difference.column, difference.measure) and verdict.p is not None:
+        elif self.is_blind(difference.column, difference.measure) and verdict.p is not None:
             verdict = replace(verdict, detectable=None, reason="The setting is not sensitive.")
         elif self.at_looks is not None and difference.row in self.at_looks.tests and verdict.difference is not None:
             verdict = self.at_looks.verdict(difference.row, 0.05)
@@ -392,9 +364,11 @@ class JudgedStudy:
                 numbers = with_pairs(interval, measure.unit)
                 parts.append(VerdictPart(difference.verdict.outcome, self.place(column), difference.words, numbers))
         parts += [VerdictPart(kind, self._places(columns), words) for (kind, words), columns in without.items()]
-        remark = self._parameters_apart(row) + self._rates_apart(row) + self._devices_apart(row)
-        remark += self._without_effect(row)
-        return VerdictLine(row, tuple(parts), remark)
+        return VerdictLine(row, tuple(parts), self.more_parameters(row) + self.remark(row))
+
+    def remark(self, row: str) -> str:
+        """Return what else sets a row apart from the baseline, or does not."""
+        return self._rates_apart(row) + self._devices_apart(row) + self._without_effect(row)
 
     def _what_next(self) -> list[VerdictLine]:
         """Say what would decide an open verdict. A study of stored runs or of costs alone has nothing to add."""
@@ -422,7 +396,7 @@ class JudgedStudy:
             steps.append(f"{n_further} further seed{'s' * (n_further > 1)}: {further}")
         return [VerdictLine("What next", tuple(VerdictPart("next", "", step) for step in steps))] if steps else []
 
-    def _parameters_apart(self, row: str) -> str:
+    def more_parameters(self, row: str) -> str:
         remarks = {
             parameters_apart(ours, theirs)
             for column in self.design.columns

@@ -125,7 +125,4 @@ def _entry(entry: TableCell) -> str:
     text = latex_escaped(entry.text)
     if entry.value is not None:  # not a label that looks like a number
         text = latex_number(text)
-    if not entry.bold:
-        return text
-    number, separator, rest = text.partition(" ")
-    return rf"\textbf{{{number}}}{separator}{rest}"
+    return text

@@ -1,4 +1,4 @@
-"""Panels of a figure: one for each column of a study, with lines by row.
+"""Panels of a figure: one for each column of a study, with a line for each row.
 
 Lines carry their names at their ends, where a reader looks for them.
 """

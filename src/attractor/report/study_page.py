@@ -20,6 +20,7 @@ from attractor.report.attention_maps import Heatmaps, heatmaps, rival_of
 from attractor.report.canvas import INK, styles
 from attractor.report.charts import Chart, charts
 from attractor.report.judged_study import JudgedStudy
+from attractor.report.legs import verdict_of
 from attractor.report.page import fill, policy, show, verbatim
 from attractor.report.study_figure import Picture
 from attractor.report.study_table import tables
@@ -35,7 +36,7 @@ NOT_COMPARED = ("label", "seed", "data", "start_weights")  # fields of a run tha
 def render(judged: JudgedStudy, pictures: Sequence[Picture], presets: Presets | None = None) -> str:
     design, record = judged.design, judged.record
     script = verbatim("study_page.js")
-    verdict = judged.verdict()
+    verdict = verdict_of(judged)
     maps = heatmaps(judged)
     different, shared = _configuration(judged, presets or {})
     return fill(

@@ -12,6 +12,7 @@ from statistics import median
 
 from attractor.console import in_bytes, with_prefix
 from attractor.report.judged_study import JudgedDifference, JudgedStudy, Spread
+from attractor.report.legs import legs_of, verdict_of
 from attractor.report.table import InConsole, in_markdown
 from attractor.runs.quantity import CONTEXT_GAIN, Quantity
 from attractor.runs.study_record import BUDGETS, Published
@@ -29,7 +30,6 @@ class TableCell:
 
     text: str
     value: float | None = None
-    bold: bool = False
     kind: str = ""  # an outcome, which the page shows in a colour
 
 
@@ -56,7 +56,7 @@ class Column:
 
 def tables(judged: JudgedStudy) -> list[StudyTable]:
     """Return the results and the differences for each family of tests. A study of quality does not test costs."""
-    made: list[StudyTable] = []
+    made = legs(judged)
     for family in judged.families:
         made.append(results(judged, family))
         if any(map(judged.is_tested, family)) and (of_family := differences(judged, family)).rows:
@@ -66,7 +66,28 @@ def tables(judged: JudgedStudy) -> list[StudyTable]:
 
 def console_tables(judged: JudgedStudy) -> list[StudyTable]:
     """Return the tables for a console, without a table of differences if the results show these."""
-    return [results(judged, judged.families[0])] if judged.in_one_table else tables(judged)
+    return [*legs(judged), results(judged, judged.families[0])] if judged.in_one_table else tables(judged)
+
+
+def legs(judged: JudgedStudy) -> list[StudyTable]:
+    """Return the verdict of a thorough comparison, with a line for each leg and row."""
+    rows = [row for leg in legs_of(judged).values() for row in leg]
+    if not rows:
+        return []
+    numbers = [(row.n, "" if row.rate is None else f"{row.rate:g}", row.result) for row in rows]
+    entries = [
+        (*map(TableCell, (row.leg, row.row, *map(str, of_row))), TableCell(row.outcome, kind=row.outcome))
+        for row, of_row in zip(rows, numbers, strict=True)
+    ]
+    caption = (
+        f"Loss: minus that of '{judged.design.baseline}', paired by seed, each size judged by itself, with 95% "
+        "intervals that are not adjusted for the number of rows, and outcomes that are.",
+        "Speedup: how many times faster a row reaches its loss than the baseline does, by the baseline's loss at half "
+        "and at twice the steps, with intervals that cover all rows together.",
+        "Loss at 2x and 4x the rate: minus the row's own loss at its rate, for the seeds that it has.",
+    )
+    headings = ("leg", judged.design.rows_name, "seeds", "rate", "result", "outcome")
+    return [StudyTable("legs", "The verdict by leg and row", headings, tuple(entries), caption=caption, n_texts=2)]
 
 
 def results(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable:
@@ -75,15 +96,14 @@ def results(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable:
     if len(_tokens(judged)) > 1:
         columns.append(Column("tokens", lambda row: _ranged(judged, row, "tokens")))
     columns.append(Column("params", lambda row: _ranged(judged, row, "n_parameters")))
-    leaders = judged.leaders(family)
     if len(design.columns) == 1:
         for measure in family:
-            columns += _columns_of(judged, measure, design.columns[0], leaders)
+            columns += _columns_of(judged, measure, design.columns[0])
         if judged.sensitivity and _has_gain(judged):
             columns.append(_context_gain(judged, design.columns[0]))
     else:
         for name in design.columns:
-            columns += _columns_of(judged, family[0], name, leaders)
+            columns += _columns_of(judged, family[0], name)
     if skipped := {row: n for row in design.rows if (n := _skipped(judged, row))}:
         columns.append(Column("skipped steps", lambda row: TableCell(str(skipped.get(row, 0)), skipped.get(row, 0))))
     first = family[0]
@@ -96,7 +116,7 @@ def results(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable:
         headings=tuple(column.heading for column in columns),
         rows=tuple(tuple(column.entry(row) for column in columns) for row in design.rows),
         footer=_footer(judged, columns) if _has_footer(judged, first) else (),
-        caption=tuple(_caption(judged, family, leaders)),
+        caption=tuple(_caption(judged, family)),
     )
 
 
@@ -163,7 +183,7 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
 def markdown(judged: JudgedStudy) -> str:
     """Return the verdict and all tables with titles and captions."""
     design = judged.design
-    verdict = "".join(f"- {markdown_escaped(line.text)}\n" for line in judged.verdict())
+    verdict = "".join(f"- {markdown_escaped(line.text)}\n" for line in verdict_of(judged))
     parts = [
         f"# {markdown_escaped(design.title)}\n",
         f"{markdown_escaped(design.question)}\n",
@@ -177,11 +197,8 @@ def markdown(judged: JudgedStudy) -> str:
 
 
 def table_in_markdown(table: StudyTable) -> str:
-    def cell(entry: TableCell) -> str:
-        mean, space, rest = markdown_escaped(entry.text).partition(" ")
-        return f"**{mean}**{space}{rest}" if entry.bold else mean + space + rest
-
-    return in_markdown(table.headings, (*table.rows, *table.footer), table.n_texts, cell)
+    rows = [[entry.text for entry in row] for row in (*table.rows, *table.footer)]
+    return in_markdown(table.headings, rows, table.n_texts)
 
 
 def console_table(table: StudyTable) -> InConsole:
@@ -230,20 +247,18 @@ def _published_of(judged: JudgedStudy, column: str, measure: Quantity) -> list[P
     ]
 
 
-def _columns_of(
-    judged: JudgedStudy, headline: Quantity, column: str, leaders: dict[tuple[str, Quantity], str]
-) -> list[Column]:
+def _columns_of(judged: JudgedStudy, headline: Quantity, column: str) -> list[Column]:
     """Return the table columns of one quantity in one column of the design: values, layers, ratio, published figure."""
     design, quantity = judged.design, headline
     alone = len(design.columns) == 1
     heading = f"{headline.title}{ARROWS[quantity.better]}" if alone else column
     footer = (_gap(judged, column), _gain_of_baseline(judged, column)) if headline == judged.headlines[0] else ()
-    columns = [replace(_values(judged, headline, column, leaders), heading=heading, footer=footer)]
+    columns = [replace(_values(judged, headline, column), heading=heading, footer=footer)]
     if judged.in_one_table and judged.is_tested(headline):
         unit = f" ({headline.unit})" if headline.unit else ""
         columns.append(Column(f"difference{unit}", lambda row: _in_results(judged, row, column, headline)))
     if alone:
-        columns += [_values(judged, layer, column, leaders) for layer in judged.layers(headline)]
+        columns += [_values(judged, layer, column) for layer in judged.layers(headline)]
     reference = quantity.relative_to
     if reference is not None:
         columns.append(
@@ -259,14 +274,13 @@ def _columns_of(
     return columns
 
 
-def _values(judged: JudgedStudy, measure: Quantity, column: str, leaders: dict[tuple[str, Quantity], str]) -> Column:
+def _values(judged: JudgedStudy, measure: Quantity, column: str) -> Column:
     digits = digits_of(judged.spread(row, column, measure) for row in judged.design.rows)
 
     def entry(row: str) -> TableCell:
-        bold = leaders.get((column, measure)) == row
         difference = judged.differences.get((row, column, measure))
         is_shown = difference is not None and difference.is_shown
-        return replace(_value(judged, row, column, measure, digits, "*" if is_shown else ""), bold=bold)
+        return _value(judged, row, column, measure, digits, "*" if is_shown else "")
 
     return Column(measure.title if measure in judged.headlines else f"layer {measure.layer}", entry)
 
@@ -397,9 +411,7 @@ def _tokens(judged: JudgedStudy) -> set[int]:
     return {o.summary["tokens"] for cell in judged.record.cells for o in cell.outcomes if o.summary.get("tokens")}
 
 
-def _caption(
-    judged: JudgedStudy, family: tuple[Quantity, ...], leaders: dict[tuple[str, Quantity], str]
-) -> Iterable[str]:
+def _caption(judged: JudgedStudy, family: tuple[Quantity, ...]) -> Iterable[str]:
     design = judged.design
     n_seeds = len(design.seeds)
     single = n_seeds == 1
@@ -417,11 +429,7 @@ def _caption(
             f"over all rows and looks.{margin}"
         )
     elif not single and design.rivals:
-        yield (
-            f"* differs from '{design.baseline}' (paired by seed, p < 0.05 after Holm over the table). "
-            "Bold: better than the second best by the same test, adjusted over the columns"
-            + ("." if leaders else "; nothing in this table is.")
-        )
+        yield f"* differs from '{design.baseline}' (paired by seed, p < 0.05 after Holm over the table)."
     if judged.in_one_table and design.rows != (design.baseline,):
         of_what = "interval, which holds over all looks" if design.looks else "t interval"
         yield (

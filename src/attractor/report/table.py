@@ -1,10 +1,9 @@
 """Write tables of texts for the console, at any width, and for markdown."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from textwrap import wrap
-from typing import Any
 
 from rich.console import Console, ConsoleOptions
 from rich.table import Table
@@ -57,13 +56,7 @@ def _in_console(labels: Sequence[_Column], numbers: Sequence[_Column]) -> Table:
     return table
 
 
-def in_markdown(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[Any]],
-    n_texts: int = 1,
-    cell: Callable[[Any], str] = markdown_escaped,
-) -> str:
-    """Return a table whose cells are written by `cell`."""
+def in_markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], n_texts: int = 1) -> str:
     rule = ["---"] * n_texts + ["---:"] * (len(headings) - n_texts)
-    lines = (map(markdown_escaped, headings), rule, *(map(cell, row) for row in rows))
+    lines = (map(markdown_escaped, headings), rule, *(map(markdown_escaped, row) for row in rows))
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

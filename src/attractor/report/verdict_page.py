@@ -26,7 +26,6 @@ from attractor.verdict.power import POWER
 from attractor.verdict.words import UNKNOWN, html_class, html_table, on_one_line
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FEWEST = 4  # seeds whose t interval is drawn
@@ -113,17 +112,6 @@ def pictures(verdicts: Verdicts) -> Iterator[Picture]:
     )
     rows = [*filter(None, [verdicts.baseline]), *(verdict.row for verdict in drawn)]
     runs = {row: verdicts.observations.rows[row] for row in rows}
-    paired = any(verdict.design == "paired" for verdict in drawn)
-    diverged = any(run.diverged for of_row in runs.values() for run in of_row.values())
-    yield Picture(
-        "runs",
-        "Every run",
-        f"A point is a run, and a bar the mean of its row. {better} is better."
-        + " A line joins the runs of one seed." * paired
-        + " A cross at the edge marks a run that diverged." * diverged
-        + left_out,
-        partial(_draw_runs, verdicts, runs, paired),
-    )
     curves = {row: list(filter(None, (thinned(run.curve) for run in of_row.values()))) for row, of_row in runs.items()}
     curves = {row: of_row for row, of_row in curves.items() if any(len(curve) > 1 for curve in of_row)}
     if curves:
@@ -161,24 +149,14 @@ def _few(verdict: Verdict) -> bool:
     return verdict.n < FEWEST and verdict.design != "one run a row"
 
 
-def _rows(n: int) -> "tuple[Figure, Axes]":
-    figure = blank(WIDTH, 0.9 + 0.28 * n)
-    return figure, framed(figure.add_subplot())
-
-
-def _name_rows(axes: "Axes", names: list[str]) -> None:
-    axes.set_yticks(range(len(names)), map(_short, names))
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.locator_params(axis="x", nbins=4)
-
-
 def _short(name: str) -> str:
     line = on_one_line(name)
     return line if len(line) <= NAME else f"{line[: NAME - 1]}…"
 
 
 def _draw_differences(verdicts: Verdicts, drawn: list[Verdict]) -> "Figure":
-    figure, axes = _rows(len(drawn))
+    figure = blank(WIDTH, 0.9 + 0.28 * len(drawn))
+    axes = framed(figure.add_subplot())
     if verdicts.margin:
         axes.axvspan(-verdicts.margin, verdicts.margin, color=GREY, alpha=0.2, linewidth=0)
     axes.axvline(0, color=INK, linewidth=0.8)
@@ -192,28 +170,10 @@ def _draw_differences(verdicts: Verdicts, drawn: list[Verdict]) -> "Figure":
             axes.plot([verdict.low, verdict.high], [place, place], color=color, linewidth=1.6)
         fill_style = "full" if verdict.outcome in ("better", "worse") else "none"
         axes.plot([centre], [place], color=color, marker="o", markersize=6, fillstyle=fill_style)
-    _name_rows(axes, [verdict.row for verdict in drawn])
+    axes.set_yticks(range(len(drawn)), [_short(verdict.row) for verdict in drawn])
+    axes.set_ylim(len(drawn) - 0.5, -0.5)
+    axes.locator_params(axis="x", nbins=4)
     axes.set_xlabel(f"{_short(verdicts.observations.value)} minus {_short(verdicts.rival)}")
-    return figure
-
-
-def _draw_runs(verdicts: Verdicts, runs: Mapping[str, Mapping[Seed, ObservedRun]], paired: bool) -> "Figure":
-    figure, axes = _rows(len(runs))
-    colors = {verdict.row: COLOURS[verdict.outcome] for verdict in verdicts.verdicts}
-    for place, (row, of_row) in enumerate(runs.items()):
-        color = colors.get(row, INK)
-        finite = [run.value for run in of_row.values() if not run.diverged]
-        axes.plot(finite, [place] * len(finite), color=color, linestyle="none", marker="o", markersize=4, alpha=0.7)
-        if finite:
-            axes.plot([mean(finite)], [place], color=color, marker="|", markersize=13, markeredgewidth=2)
-        if len(finite) < len(of_row):
-            worst = 0.99 if verdicts.lower_is_better else 0.01
-            axes.plot([worst], [place], transform=axes.get_yaxis_transform(), color=INK, marker="x", markersize=6)
-    for seed in dict.fromkeys(seed for of_row in runs.values() for seed in of_row) if paired else ():
-        places = [(of_row[seed].value, place) for place, of_row in enumerate(runs.values()) if seed in of_row]
-        axes.plot(*zip(*places, strict=True), color=GREY, linewidth=0.7, alpha=0.5, zorder=1)
-    _name_rows(axes, list(runs))
-    axes.set_xlabel(_short(verdicts.observations.value))
     return figure
 
 

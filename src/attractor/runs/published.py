@@ -20,7 +20,8 @@ def without_private_folders(record: StudyRecord, flags: Collection[str]) -> Stud
         elif not value and kept and kept[-1].startswith("--") and kept[-1] not in flags:
             kept.pop()  # the option whose value the path is
     cells = tuple(map(_without_private_folders, record.cells))
-    return replace(record, design=replace(record.design, command=shlex.join(kept)), cells=cells)
+    legs = {leg: without_private_folders(of_leg, flags) for leg, of_leg in record.legs.items()}
+    return replace(record, design=replace(record.design, command=shlex.join(kept)), cells=cells, legs=legs)
 
 
 def _without_private_folders(cell: Cell) -> Cell:

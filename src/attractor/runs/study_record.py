@@ -34,7 +34,11 @@ from attractor.verdict.sequential_rows import SequentialRows
 from attractor.verdict.words import on_one_line
 
 POOL = "runs"
-RATES = "-rates"  # after the name of a study: its pilot of learning rates
+RATES = "rates"  # ending of the name of a comparison's pilot, which chooses learning rates
+# Endings of the names of a thorough comparison's further studies: the baseline at other lengths of training, rows at
+# higher learning rates, at another size, and on a task of recall.
+LADDER, HIGHER_RATES, OTHER_SIZE, RECALL = LEGS = ("ladder", "stability", "size", "recall")
+RUNGS = {"half the steps": 0.5, "twice the steps": 2.0}  # rows of the ladder, in units of the comparison's steps
 STUDY_FILE = "study.json"
 HEATMAPS = "heatmaps"  # the probe with pictures of attention maps
 PERCENT = "percent"  # in it, in place of `maps`: the thinned maps of a stored record
@@ -90,6 +94,7 @@ class Design:
     command: str = ""
     margin: float | None = None  # the smallest difference that matters, in the unit of the first quantity
     looks: tuple[int, ...] = ()  # numbers of pairs at which rows are tested, as planned; none: one test of all seeds
+    legs: tuple[str, ...] = ()  # the further studies of a thorough comparison, of LEGS
 
     @property
     def rivals(self) -> tuple[str, ...]:
@@ -97,15 +102,17 @@ class Design:
         return tuple(row for row in self.rows if row not in (self.baseline, self.control))
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "looks" or value}
+        return {name: value for name, value in asdict(self).items() if name not in ("looks", "legs") or value}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
         values = _in_single_lines(dict(stored))
         values["quantities"] = tuple(Quantity(**fields) for fields in values["quantities"])
         values["published"] = tuple(Published(**fields) for fields in values["published"])
-        for name in ("rows", "columns", "seeds", "claims", "looks"):
-            values[name] = tuple(values.get(name, ()) if name == "looks" else values[name])
+        for name in ("rows", "columns", "seeds", "claims"):
+            values[name] = tuple(values[name])
+        for name in ("looks", "legs"):
+            values[name] = tuple(values.get(name, ()))
         return cls(**values)
 
     def refuse_unequal_tokens(self, of_rows: Iterable[tuple[str, int | None]]) -> None:
@@ -174,11 +181,17 @@ class StudyRecord:
     cells: tuple[Cell, ...]
     environments: dict[str, list[str]] = field(default_factory=dict)  # by field: every value that occurs in the runs
     looks: tuple[int, ...] = ()  # numbers of pairs at which the claim in hand was judged before (`claims/ledger.py`)
+    legs: "Mapping[str, StudyRecord]" = field(default_factory=dict)  # the further studies of a thorough comparison
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
-        """Read the record from a study's folder and its pool of runs."""
-        return cls.of_runs(*study_runs(folder))
+        """Read the record from a study's folder and its pool of runs. Its further studies have folders beside the
+        pool."""
+        record = cls.of_runs(*study_runs(folder))
+        beside = pool_of(Path(folder)).parent
+        folders = {leg: beside / further_name(record.design.name, leg) for leg in record.design.legs}
+        legs = {leg: cls.read(place) for leg, place in folders.items() if (place / STUDY_FILE).exists()}
+        return replace(record, legs=legs)
 
     @classmethod
     def of_runs(cls, design: Design, paths: Mapping[tuple[str, str], Mapping[int, Path]]) -> Self:
@@ -288,8 +301,8 @@ class StudyRecord:
                     stored["probes"][DYNAMICS] = {
                         name: value for name, value in stored["probes"][DYNAMICS].items() if name != PORTRAIT
                     }
-        environments = self.environments
-        return {"format": FORMAT, "design": self.design.to_dict(), "cells": cells, "environments": environments}
+        stored = {"format": FORMAT, "design": self.design.to_dict(), "cells": cells, "environments": self.environments}
+        return stored | ({"legs": {leg: record.to_dict() for leg, record in self.legs.items()}} if self.legs else {})
 
     def to_text(self) -> str:
         """Return the record as it is stored: one line of JSON in packed form, with a checksum."""
@@ -330,7 +343,8 @@ class StudyRecord:
             )
             for cell in stored["cells"]
         )
-        record = cls(Design.from_dict(stored["design"]), in_one_unit(cells), dict(stored["environments"]))
+        legs = {leg: cls.from_dict(of_leg) for leg, of_leg in stored.get("legs", {}).items()}
+        record = cls(Design.from_dict(stored["design"]), in_one_unit(cells), dict(stored["environments"]), legs=legs)
         record._measure_all()
         return record
 
@@ -351,12 +365,18 @@ def pool_of(folder: Path) -> Path:
     return inside if inside.is_dir() else folder.resolve().parent / POOL
 
 
+def further_name(name: str, ending: str) -> str:
+    """Return the name of a further study of a comparison, such as its pilot; its folder has this name, too."""
+    return f"{name}-{ending}"
+
+
 def refuse_foreign_folder(folder: Path) -> None:
     """Refuse a folder that holds other files, so that a study never mixes with them. Hidden files do not count."""
     if not folder.is_dir() or (folder / STUDY_FILE).exists():
         return
     names = {child.name for child in folder.iterdir() if not child.name.startswith(".")}
-    if names - {POOL, SPEEDS, f"{folder.name}{RATES}"}:  # which a study writes before its plan
+    further = {further_name(folder.name, ending) for ending in (RATES, *LEGS)}
+    if names - {POOL, SPEEDS, *further}:  # which a study writes before its plan
         raise InputError(f"'{folder}' holds files but no {STUDY_FILE}, so it is no study; choose a new or empty folder")
 
 

@@ -15,23 +15,23 @@ from attractor.attention.named import Mechanism, label_of, mechanism
 from attractor.console import print_line, seconds_of
 from attractor.errors import InputError, require, unknown
 from attractor.runs.configuration import config_hash
-from attractor.runs.quantity import LOSS_OF_VALIDATION, Quantity
-from attractor.runs.study_record import BUDGETS, RATES, StudyRecord
+from attractor.runs.quantity import Quantity
+from attractor.runs.study_record import BUDGETS, RATES, StudyRecord, further_name
 from attractor.study.budget import costs_in_words
-from attractor.study.plan import Conduct
+from attractor.study.launch import diverged
+from attractor.study.plan import Conduct, plan_study
 from attractor.study.run import run_study
-from attractor.study.study import CONTROL, Axis, Scale, Study, axis, longer, require_seeds
+from attractor.study.study import CONTROL, Axis, Scale, Study, axis, require_seeds
+from attractor.study.thorough import beside, further_studies, run_with_legs, say_costs
 from attractor.study.within import stored_plan, with_planned_looks
 from attractor.tasks import Task
 from attractor.train.config import Runtime, TrainConfig, data_of
 from attractor.train.fit import FreeMemory
-from attractor.verdict.speedup import Speedup, effective_speedup
 
 DEFAULT_PRESETS = ("standard", "coupled-euler", "differential", "gated")
 SCALE = "own"
 PILOT_SEED = 1000  # decides the rate of each row, and judges none
 SEEDS, MOST_SEEDS = 4, 8  # of a row, by default: without looks, and with them
-BUDGETS_OF_LADDER = (0.5, 2.0)  # steps of the further runs of the baseline, in units of the comparison's
 SPEED = Quantity("tok/s", "tokens_per_second")
 MEMORY = Quantity("memory", "peak_memory_bytes")
 
@@ -62,7 +62,8 @@ class Asked:
     presets: Sequence[Any]
     seeds: Sequence[int] | None = None
     margin: float | None = None
-    thorough: bool = False
+    thorough: bool = False  # with further studies, so that one rate and one size alone give no verdict
+    recall: bool = False  # a thorough one: on associative recall, too
     within: str | None = None  # a time, after which it ends
     rates: Sequence[float] | None = None  # learning rates, of which a pilot chooses one for each row
     match: str = "tokens"
@@ -71,7 +72,10 @@ class Asked:
         require_seeds(self.chosen_seeds)
         if self.match not in BUDGETS:
             raise unknown("match", self.match, BUDGETS)
-        require(not self.thorough or self.match == "tokens", "match", "tokens with --thorough", self.match)
+        at_equal_tokens = self.match in ("tokens", "parameters")
+        rule, why = "tokens or parameters with --thorough", "a lead is measured at equal tokens and at equal seconds"
+        require(not self.thorough or at_equal_tokens, "match", rule, self.match, why)
+        require(self.thorough or not self.recall, "recall", "left out without --thorough", True, "give both")
         if self.rates is not None:
             few, lowest = len(set(self.rates)), min(self.rates, default=0)
             require(few > 2, "rates", "at least three different ones", few, "the best must lie between two others")
@@ -81,7 +85,7 @@ class Asked:
             require(self.seconds > 0, "within", "a time above zero", self.within, "as 30m")
             n_seeds = len(self.chosen_seeds)
             require(n_seeds > 1, "seeds", "at least two with --within", n_seeds, "one pair has no interval")
-            require(not self.thorough, "thorough", "left out with --within", True, "its further runs decide no row")
+            require(not self.thorough, "thorough", "left out with --within", True, "its further studies look once")
 
     @property
     def chosen_seeds(self) -> tuple[int, ...]:
@@ -117,9 +121,8 @@ def compare_mechanisms(
     further |= {} if asked.rates is None else {"rates": sorted(asked.rates)}
     default = default_folder(base, (*rows, "thorough") if asked.thorough else tuple(rows), **further)
     task, folder = data_of(base), out or default
-    study = comparison(folder.name, tuple(rows.values()), seeds, base, task, asked.margin, asked.thorough)
-    if not asked.thorough:
-        study = replace(study, budget=asked.match)
+    study = comparison(folder.name, tuple(rows.values()), seeds, base, task, asked.margin)
+    study = replace(study, budget=asked.match)
     conduct = Conduct(
         scale=SCALE,
         root=out or folder.parent,
@@ -133,34 +136,55 @@ def compare_mechanisms(
         stored_plan(folder, study.design(SCALE, seeds, command), within=False)
     else:
         study = with_planned_looks(study, conduct, runtime, partial(print_line, console))
+    legs = legs_of(study, asked)
+    study, said_costs = replace(study, legs=tuple(legs)), not legs
     if asked.rates is not None:
-        chosen = best_rates(study, sorted(set(asked.rates)), conduct, runtime, console)
+        pilot = pilot_of_rates(study, sorted(set(asked.rates)))
+        if not said_costs and not all(job.finished for job in plan_study(pilot, beside(conduct, pilot), runtime).jobs):
+            said_costs = say_costs((study, pilot, *legs.values()), conduct, runtime, console)
+        chosen = best_rates(pilot, beside(conduct, pilot), runtime, console)
         study = replace(study, scales={SCALE: replace(study.on(SCALE), rates=chosen)})
-    record, failures = run_study(study, conduct, runtime, console)
-    return record, failures, folder
+        legs = legs_of(study, asked)
+    if not said_costs:
+        say_costs((study, *legs.values()), conduct, runtime, console)
+    failures = run_with_legs(study, tuple(legs.values()), conduct, runtime, console)
+    return StudyRecord.read(folder), failures, folder
 
 
-def best_rates(
-    study: Study, rates: Sequence[float], conduct: Conduct, runtime: Runtime, console: Console
-) -> dict[str, float]:
-    """Return the learning rate of each row with the lowest loss in a pilot, whose seed judges nothing.
+def legs_of(study: Study, asked: Asked) -> dict[str, Study]:
+    """Return the further studies of a thorough comparison. The pilot has most of the runs at higher rates."""
+    if not asked.thorough:
+        return {}
+    seed = asked.chosen_seeds[0] if asked.rates is None else PILOT_SEED
+    return further_studies(study, SCALE, seed, asked.recall)
+
+
+def pilot_of_rates(study: Study, rates: Sequence[float]) -> Study:
+    """Return the pilot of a comparison, in which each row has each learning rate, with a seed that judges nothing."""
+    return replace(
+        study,
+        name=further_name(study.name, RATES),
+        title=f"{study.title}, a pilot of learning rates",
+        question=f"Which learning rate is best for each row, of {', '.join(f'{rate:g}' for rate in rates)}?",
+        columns=axis("lr", *rates),
+        scales={SCALE: replace(study.on(SCALE), seeds=(PILOT_SEED,))},
+        margin=None,
+        legs=(),
+    )
+
+
+def best_rates(pilot: Study, conduct: Conduct, runtime: Runtime, console: Console) -> dict[str, float]:
+    """Carry out the pilot, and return the learning rate of each row with the lowest loss.
 
     A row whose best rate is the lowest or the highest is refused, since a better one may lie beyond.
     """
-    scale = study.on(SCALE)
-    pilot = replace(
-        study,
-        name=f"{study.name}{RATES}",
-        question=f"Which learning rate is best for each row, of {', '.join(f'{rate:g}' for rate in rates)}?",
-        columns=axis("lr", *rates),
-        scales={SCALE: replace(scale, seeds=(PILOT_SEED,))},
-        margin=None,
-    )
-    record, failures = run_study(pilot, replace(conduct, folder=conduct.root / pilot.name), runtime, console)
-    if failures:
-        raise InputError(f"the pilot of learning rates must finish, and {len(failures)} of its runs failed, see above")
-    losses = {(cell.row, cell.column): cell.by_seed(LOSS_OF_VALIDATION)[PILOT_SEED] for cell in record.cells}
-    best = {row: min(rates, key=lambda rate: losses[row, f"{rate}"]) for row in study.rows.labels}
+    rates = [changes["lr"] for changes in pilot.axes(SCALE)[1].values.values()]
+    record, failures = run_study(pilot, conduct, runtime, console)
+    if failed := [name for name, why in failures.items() if not diverged(why)]:
+        raise InputError(f"the pilot of learning rates must finish, and {len(failed)} of its runs failed, see above")
+    losses = {(cell.row, cell.column): cell.losses.get(PILOT_SEED, math.inf) for cell in record.cells}
+    finite = {place: loss if math.isfinite(loss) else math.inf for place, loss in losses.items()}
+    best = {row: min(rates, key=lambda rate: finite[row, f"{rate}"]) for row in record.design.rows}
     print_line(console, f"best rates (pilot, seed {PILOT_SEED}): {', '.join(f'{r} {x:g}' for r, x in best.items())}")
     at_edge = [row for row, rate in best.items() if rate in (rates[0], rates[-1]) and row != CONTROL]
     if at_edge:
@@ -187,13 +211,8 @@ def comparison(
     base: TrainConfig,
     task: Task,
     margin: float | None = None,
-    thorough: bool = False,
 ) -> Study:
-    """Return the study of these mechanisms. The first is the baseline, and the control is always among the rows.
-
-    A thorough one also has the baseline at half and at twice the steps, with complete schedules: a ladder that tells
-    how much time a lead is worth.
-    """
+    """Return the study of these mechanisms. The first is the baseline, and the control is always among the rows."""
     mechanisms = labelled(presets)
     require(len(mechanisms) >= 1, "presets", "at least one name", "none")
     baseline = next(iter(mechanisms))
@@ -205,41 +224,17 @@ def comparison(
     data = task.name.rpartition("/")[2].removeprefix("text:")
     rows = {row: {"attention": chosen} | demanded for row, chosen in mechanisms.items()}
     rows.setdefault(CONTROL, {"attention": CONTROL} | demanded)
-    ladder = {name_on_ladder(baseline, by): rows[baseline] | longer(base, by) for by in BUDGETS_OF_LADDER}
     return Study(
         title=f"Attention mechanisms on {data}{family}",
         question=f"Which mechanism does best in {base.n_steps:,} steps of {base.tokens_per_step:,} tokens each?",
         source="attractor compare",
-        rows=Axis("attention", rows | ladder if thorough else rows),
+        rows=Axis("attention", rows),
         baseline=baseline,
-        budget="free" if thorough else "tokens",
         scales={SCALE: Scale(base, seeds)},
         quantities=(headline(task.metric), SPEED, MEMORY),
         margin=margin,
         name=name,
     )
-
-
-def name_on_ladder(baseline: str, factor: float) -> str:
-    return f"{baseline}, {factor:g}x the steps"
-
-
-def speedups(record: StudyRecord) -> dict[str, Speedup]:
-    """Return the effective speedup of each row of a thorough comparison for which there are runs."""
-    baseline = record.design.baseline
-    losses = {cell.row: cell.by_seed(LOSS_OF_VALIDATION) for cell in record.cells}
-    speeds = {cell.row: cell.by_seed(SPEED) for cell in record.cells}
-    places = {factor: name_on_ladder(baseline, factor) for factor in BUDGETS_OF_LADDER} | {1.0: baseline}
-    if not all(losses.get(row) for row in places.values()):
-        return {}
-    ladder = {factor: losses[row] for factor, row in places.items()}
-    measured = {}
-    for row in losses.keys() - {*places.values(), record.design.control}:
-        common = speeds[row].keys() & speeds[baseline].keys()
-        ratios = [speeds[row][seed] / speeds[baseline][seed] for seed in sorted(common)]
-        if losses[row]:
-            measured[row] = effective_speedup(ladder, losses[row], ratios or 1.0)
-    return {row: measured[row] for row in record.design.rows if row in measured}
 
 
 def headline(metric: str) -> Quantity:

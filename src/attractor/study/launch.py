@@ -98,6 +98,11 @@ def failure_beside(run: Path) -> Path:
     return run.with_name(f".{run.name}.{FAILURE}")
 
 
+def diverged(failure: str) -> bool:
+    """Say whether a run failed because its loss or its gradient was not finite (`train/loop.py`)."""
+    return "max_bad_steps=" in failure
+
+
 class Notes(Display):
     """The display of a run without a console: it writes its notes to a file, which the launcher prints."""
 

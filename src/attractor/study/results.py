@@ -20,6 +20,7 @@ from attractor.attention.stage import Stage
 from attractor.errors import InputError, RunStopped, not_installed, unknown
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.latex import in_latex
+from attractor.report.legs import legs_of, verdict_of
 from attractor.report.run_figure import curves_of_runs, learning_curves, small_line
 from attractor.report.study_figure import pictures
 from attractor.report.study_report import write_report
@@ -48,8 +49,7 @@ def load(path: str | Path) -> "RunResult | StudyResult | RunsResult":
     if path.is_file():
         return StudyResult(read_record(path))
     if (path / STUDY_FILE).is_file():
-        design, paths = study_runs(path)
-        return StudyResult(StudyRecord.of_runs(design, paths), paths)
+        return StudyResult(StudyRecord.read(path), study_runs(path)[1])
     if (path / "config.json").is_file():
         return RunResult(RunFolder.open(path))
     if path.is_dir() and (runs := RunsResult(path)):
@@ -65,6 +65,7 @@ def compare(
     margin: float | None = None,
     within: str | None = None,
     thorough: bool = False,
+    recall: bool = False,
     rates: Sequence[float] | None = None,
     match: str = "tokens",
     workers: int | None = None,
@@ -84,7 +85,7 @@ def compare(
     runs = list(runs)
     if not compared or (runs and all(map(_is_mechanism, runs))):
         question: dict[str, Any] = {"seeds": seeds, "margin": margin, "within": within, "thorough": thorough}
-        question |= {"rates": rates, "match": match}
+        question |= {"recall": recall, "rates": rates, "match": match}
         folder = None if out is None else Path(out)
         record, failures, folder = compare_in_folder(runs, question, folder, workers, settings)
         result = StudyResult(record, study_runs(folder)[1])
@@ -301,7 +302,7 @@ class StudyResult:
     @property
     def verdicts(self) -> list[str]:
         """The conclusions that the study supports, in sentences."""
-        return [line.text for line in self.judged.verdict()]
+        return [line.text for line in verdict_of(self.judged)]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -311,6 +312,11 @@ class StudyResult:
         """
         design = self.judged.design
         return [self._row(row, column) for column in design.columns for row in design.rows]
+
+    @property
+    def legs(self) -> list[dict[str, Any]]:
+        """What each leg of a thorough comparison says of each row, with its numbers; empty of any other study."""
+        return [vars(row) for leg in legs_of(self.judged).values() for row in leg]
 
     @property
     def table(self) -> "DataFrame":

@@ -27,7 +27,7 @@ KINDS = ("training", "counts", "timing")
 # The fields of a study that its design has, too.
 IN_DESIGN = (
     *("name", "title", "question", "source", "baseline", "budget"),
-    *("quantities", "published", "claims", "margin", "looks"),
+    *("quantities", "published", "claims", "margin", "looks", "legs"),
 )
 # "own" stands for settings of the user's choice, which decide no claim.
 SCALES = ("smoke", "laptop", "desk", "bench", "paper", "own")
@@ -158,6 +158,7 @@ class Study:
     claims: tuple[str, ...] = ()
     margin: float | None = None  # the smallest difference that matters, in the unit of the first quantity
     looks: tuple[int, ...] = ()  # numbers of pairs at which the rows of one column are tested; none: after all runs
+    legs: tuple[str, ...] = ()  # the further studies of a thorough comparison (`thorough.py`)
     pretrained: "Study | None" = None  # a run starts from its run of the same row, seed and scale
     name: str = field(default="", compare=False)  # the name of the file
 

@@ -94,6 +94,11 @@ def seconds_of_plan(planned: Planned, n_seeds: int, of_a_run: Mapping[str, float
         for seed in design.seeds[: min(n_seeds, CONTROL_PAIRS) if row == design.control else n_seeds]
         if keys[seed] in unfinished  # whose rows were timed
     ]
+    return seconds_side_by_side(runs, n_workers)
+
+
+def seconds_side_by_side(runs: Sequence[float], n_workers: int) -> float:
+    """Return (1) for runs of these times."""
     return ALLOWANCE * (sum(runs) / n_workers + max(runs, default=0.0) * (1 - 1 / n_workers))
 
 

@@ -53,7 +53,7 @@ def config_from_recipe(
         del given["batch_size"]
     if automatic and "accumulation" in given:
         raise InputError("accumulation must be left out with batch_size=auto, which looks for it; leave one out")
-    for name in ("attention", "slow_attention"):
+    for name in ("attention", "attention_global", "slow_attention"):
         if name in given:
             given[name] = mechanism(given[name])
     base = RECIPES[recipe_name]

@@ -56,11 +56,10 @@ class Speedup:
     level: float
 
     @property
-    def words(self) -> str:
-        """The speedup with its interval and the reason, in a sentence."""
+    def numbers(self) -> str:
+        """The speedup with its interval."""
         value = "unknown" if self.value is None else f"{self.value:.3g}x"
-        bounds = "" if self.low is None or self.high is None else f" [{self.low:.3g}, {self.high:.3g}]"
-        return f"{value}{bounds}; {self.reason}"
+        return value + ("" if self.low is None or self.high is None else f" [{self.low:.3g}, {self.high:.3g}]")
 
 
 def effective_speedup(

@@ -1,11 +1,13 @@
-"""Gated output: each coordinate of each head's context is scaled by a gate computed from the layer's input.
+"""Gated output: the heads' contexts are scaled by gates computed from the layer's input.
 
     out = W_O ([c_1 ... c_H] * sigmoid(W_g x))                                                              (1)
 
-The gate is elementwise and specific to the head, before W_O. It adds D H V parameters per layer, so compare
-models of equal size.
+The gate is specific to the head, before W_O. It has a number for each coordinate, which adds D H V parameters per layer
+(compare models of equal size), or one for each head (`by_head`), which adds D H. With `n_channels`, W_g reads only the
+first channels of x.
+Limits: rows of W_g that are equal within a head are one gate for the head; n_channels = D is the whole input.
 Qiu et al., Gated attention for large language models, 2025, arXiv 2505.06708: the strongest published rival of the
-mechanisms in the five papers (docs/glossary.md).
+mechanisms in the five papers (docs/glossary.md). Twelve channels are those of public speed runs.
 """
 
 from dataclasses import dataclass
@@ -14,11 +16,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attractor.attention.stage import HeadLayout, Output, Shape
+from attractor.errors import require
+from attractor.fields import later
 
 
 @dataclass(frozen=True)
 class Gated(Output):
     out_bias: bool = False
+    by_head: bool = later(False)  # one gate for a head and token, not one for each coordinate
+    n_channels: int | None = later(None)  # channels of x that decide; None: all
 
     def build(self, shape: Shape, layout: HeadLayout) -> nn.Module:
         return GatedOutput(self, shape, layout)
@@ -27,9 +33,15 @@ class Gated(Output):
 class GatedOutput(nn.Module):
     def __init__(self, config: Gated, shape: Shape, layout: HeadLayout) -> None:
         super().__init__()
-        self.gate = nn.Linear(shape.d_model, layout.n_heads * layout.value, bias=False)
+        self.n_channels, self.by_head = config.n_channels or shape.d_model, config.by_head
+        fits = 1 <= self.n_channels <= shape.d_model
+        require(fits, "n_channels", f"from 1 to d_model={shape.d_model}, or None", config.n_channels)
+        n_gates = layout.n_heads * (1 if config.by_head else layout.value)
+        self.gate = nn.Linear(self.n_channels, n_gates, bias=False)
         self.out = nn.Linear(layout.n_heads * layout.value, shape.d_model, bias=config.out_bias)
 
     def forward(self, context: Float[Tensor, "B H T V"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        heads = context.transpose(1, 2).flatten(2)
-        return self.out(heads * self.gate(x).sigmoid())  # (1)
+        gates = self.gate(x[..., : self.n_channels]).sigmoid()
+        heads = context.transpose(1, 2)
+        gated = heads * gates.unsqueeze(-1) if self.by_head else heads * gates.view_as(heads)
+        return self.out(gated.flatten(2))  # (1)

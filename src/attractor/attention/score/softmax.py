@@ -74,15 +74,22 @@ def logit_penalty(
     q: Float[Tensor, "B H T K"], k: Float[Tensor, "B J S K"], mask: Mask, scale: float, softcap: float | None
 ) -> Float[Tensor, ""]:
     """Return the mean of (2), without the factor z_loss. Rows that may attend to nothing do not count."""
-
-    def logsumexp(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-        return attention_logsumexp(q, k, mask.allowed, mask.causal, scale, softcap)
-
-    z = logsumexp(q, k, k, mask) if mask.window is None else in_blocks(logsumexp, q, k, k, mask.window)
+    z = logsumexp(q, k, mask, scale, softcap)
     if mask.allowed is None:
         return z.square().sum() / max(z.numel(), 1)
     n_rows = mask.allowed.any(-1).expand(z.shape).sum()
     return z.square().sum() / n_rows.clamp(min=1)
+
+
+def logsumexp(
+    q: Float[Tensor, "B H T K"], k: Float[Tensor, "B J S K"], mask: Mask, scale: float, softcap: float | None
+) -> Float[Tensor, "B H T"]:
+    """Return log sum_s exp L_ts in fp32 or wider; 0 for rows that may attend to nothing."""
+
+    def of_block(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        return attention_logsumexp(q, k, mask.allowed, mask.causal, scale, softcap)
+
+    return of_block(q, k, k, mask) if mask.window is None else in_blocks(of_block, q, k, k, mask.window)
 
 
 def attention_logits(
