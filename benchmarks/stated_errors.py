@@ -27,7 +27,6 @@ from attractor.analysis import (
     finite_time_exponents,
     jacobian,
     jacobian_norm,
-    symmetric_extremes,
 )
 from attractor.evaluate.measures.sample import layers_of
 from attractor.models import TransformerConfig
@@ -168,17 +167,6 @@ def of_norm(step: Callable[[Tensor], Tensor], x: Tensor, dense: Tensor, effort: 
     return Outcome("norm", ratio(abs(true - norm), float(estimate.error) * norm), truthful, 2 * estimate.n_iterations)
 
 
-def of_extremes(step: Callable[[Tensor], Tensor], x: Tensor, dense: Tensor, effort: Effort) -> Outcome:
-    """Compare both ends of the symmetric part, whose error is within the tolerance if there was no warning."""
-    ends: list[Tensor] = []
-    silent = not warned(lambda: ends.extend(symmetric_extremes(step, x, effort=effort)))
-    theta = torch.linalg.eigvalsh((dense.double() + dense.double().mT) / 2)
-    difference = max(abs(float(ends[0] - theta[0])), abs(float(ends[1] - theta[-1])))
-    assert effort.tolerance is not None
-    stated = effort.tolerance * float(theta.abs().max())
-    return Outcome("extremes", ratio(difference, stated) if silent else 0.0, True, 0)
-
-
 def of_exponents(steps: list[Callable[[Tensor], Tensor]], x: Tensor, dense: list[Tensor], k: int) -> Outcome:
     estimate = finite_time(steps, x, k=min(k, x.numel()))
     product = torch.eye(x.numel(), dtype=torch.float64)
@@ -212,7 +200,7 @@ def of_random_matrix(kind: str, seed: int) -> list[Outcome]:
     matrix = random_matrix(kind, seed)
     effort = Effort(TOLERANCES[seed % len(TOLERANCES)])
     step, x = linear(matrix)
-    outcomes = [of_norm(step, x, matrix, effort), of_extremes(step, x, matrix, effort)]
+    outcomes = [of_norm(step, x, matrix, effort)]
     if seed % 12 < 3:
         n_steps = 1 if kind in ("tiny", "huge") else (1, 4, 16)[seed // 12 % 3]
         others = [random_matrix(kind, seed + number * len(DIMENSIONS) * 2) for number in range(n_steps)]
@@ -229,7 +217,6 @@ def of_trained_model(model: nn.Module) -> list[Outcome]:
         for step, state, matrix in zip(maps.steps, maps.states, dense, strict=False):
             for tolerance in TOLERANCES[1:]:
                 outcomes.append(of_norm(step, state, matrix, Effort(tolerance)))
-            outcomes.append(of_extremes(step, state, matrix, Effort(TOLERANCES[1])))
         outcomes.append(of_exponents(list(maps.steps), maps.states[0], dense, k=2))
     return outcomes
 

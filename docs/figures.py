@@ -23,10 +23,12 @@ from attractor.attention.stage import HeadLayout
 from attractor.bench.figure import figure_of
 from attractor.models import SIZES
 from attractor.models.block_pooling import AlignedBlocks
-from attractor.report.canvas import GREY, INK, PALETTE, WIDTH, blank, framed
+from attractor.report.canvas import GREY, INK, PALETTE, WIDTH, blank, framed, styles
+from attractor.report.curves import by_place
 from attractor.report.judged_study import JudgedStudy
+from attractor.report.panels import lines
 from attractor.report.study_figure import pictures
-from attractor.runs.study_record import read_record
+from attractor.runs.study_record import Outcome, read_record
 from attractor.train.parts import forward_flops
 from attractor.verdict.intervals import paired_difference
 from papers.jacobians.probes.iteration_maps import MUCH_LATER, N_TURNING, after, skew_symmetric
@@ -443,7 +445,22 @@ def opened_gate() -> "Figure":
 
 
 def longer() -> "Figure":
-    return of_study("recurrent-models", "longer-ood-board-accuracy", "desk")
+    """The accuracy on boards out of distribution by the number of iterations, with the range of the seeds."""
+    record = read_record(stored("recurrent-models", "desk"))
+    looks = styles(record.design.rows, record.design.baseline, record.design.control)
+    figure, (axes,) = side_by_side(1, 3.4, WIDTH)
+
+    def by_time(outcome: Outcome) -> list[tuple[int, float]]:
+        measured = outcome.probes.get("dynamics", {}).get("accuracy", {}).get("ood", {}).get("board_accuracy", {})
+        return [(int(n_iterations), share) for n_iterations, share in measured.items()]
+
+    curves = by_place(JudgedStudy(record), "", by_time)
+    lines(axes, curves, looks, "")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    keyed(axes)
+    titled(axes, "", "iterations", "share of boards solved")
+    return figure
 
 
 def phase_difference() -> "Figure":

@@ -22,7 +22,7 @@ from attractor.cli.parsing import parse_command, refuse_unknown_options, with_se
 from attractor.corpus.documents import CORPORA
 from attractor.models import SIZES
 from attractor.study.compare import DEFAULT_PRESETS
-from attractor.tasks import TASKS
+from attractor.tasks import KINDS
 from attractor.train.config import RECIPES
 from in_process import Command, command_in_process
 
@@ -77,7 +77,13 @@ def test_tables_read_from_their_source_are_those_of_the_code() -> None:
             assert repr(ours) == repr(theirs)
     assert definitions("attention.presets").presets_as_data() == presets_as_data()
     assert {"default": " ".join(DEFAULT_PRESETS)}["default"] in {o.default for o in options_of("compare")}
-    tables = {"mechanisms": PRESETS, "sizes": SIZES, "recipes": RECIPES, "tasks": TASKS, "corpora": CORPORA}
+    tables = {
+        "mechanisms": PRESETS,
+        "sizes": SIZES,
+        "recipes": RECIPES,
+        "tasks": [kind.kind for kind in KINDS],
+        "corpora": CORPORA,
+    }
     assert {kind: list(table) for kind, table in names().items()} == {
         kind: list(table) for kind, table in tables.items()
     }
@@ -122,11 +128,11 @@ def test_all_help_fits_its_width(width: int) -> None:
 @pytest.mark.parametrize(
     ("line", "there", "absent"),
     [
-        ("", "--n-layers --corpus", "--pool-factor --n-iterations --level --glue-task --betas"),
+        ("", "--n-layers --corpus", "--pool-factor --n-iterations --level --board-size --betas"),
         ("--size fast-slow", "--pool-factor --slow-attention --n-iterations", "--n-layers --oscillator-width --level"),
         ("--recipe=sudoku", "--eta --n-iterations --board-size", "--corpus --pool-factor --gamma"),
-        ("--task mqar", "--level --n-pairs --n-layers", "--corpus --glue-task"),
-        ("--help-all", "--pool-factor --oscillator-width --level --glue-task --betas", ""),
+        ("--task mqar", "--level --n-pairs --n-layers", "--corpus --board-size"),
+        ("--help-all", "--pool-factor --oscillator-width --level --board-size --betas", ""),
     ],
 )
 def test_options_of_a_model_or_task_are_shown_if_it_is_chosen(line: str, there: str, absent: str) -> None:

@@ -23,8 +23,10 @@ from attractor.runs.configuration import config_hash
 from attractor.runs.study_record import Cell, StudyRecord
 from attractor.tasks import Task
 from attractor.train.config import TrainConfig
+from papers.coupled_qk import glue
 
 ROOT = Path(__file__).parents[1]
+assert glue.Glue.kind == "glue"  # the task of a record, which its module makes known
 KEYS = Path(__file__).parent / "run_keys.json"
 
 

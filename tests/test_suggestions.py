@@ -12,7 +12,7 @@ from attractor.attention import PRESETS
 from attractor.corpus.documents import CORPORA
 from attractor.errors import nearest
 from attractor.models import SIZES
-from attractor.tasks import TASKS
+from attractor.tasks import KINDS
 from attractor.train.config import RECIPES
 from five_papers import CLAIMS
 
@@ -63,7 +63,7 @@ VOCABULARIES = {
     "attention": PRESETS,
     "size": SIZES,
     "recipe": RECIPES,
-    "task": TASKS,
+    "task": [kind.kind for kind in KINDS],
     "corpus": CORPORA,
     "command": cli.COMMANDS,
     "precision": ("fp32", "bf16", "fp16"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attractor.tasks import TASKS
+from attractor.tasks import KINDS
 from attractor.tasks.sudoku import generate
 from in_process import Command, command_in_process
 from tiers import fast_alone
@@ -44,26 +44,16 @@ def sudoku(folder: Path, attractor: Command) -> list[str]:
     return ["--recipe=laptop", "--puzzles=boards.csv", "--ood-puzzles=generated", "--n-boards=16", "--n-valid-boards=6"]
 
 
-def glue(folder: Path, attractor: Command) -> list[str]:
-    (folder / "MNLI").mkdir()
-    kinds = ("entailment", "neutral", "contradiction")
-    lines = ["sentence1\tsentence2\tgold_label", *(f"it is {i}\tis it {i}?\t{kinds[i % 3]}" for i in range(24))]
-    for name in ("train", "dev_matched", "dev_mismatched"):
-        (folder / "MNLI" / f"{name}.tsv").write_text("\n".join(lines))
-    return ["--glue-task=mnli", "--glue-data=.", "--seq-len=32"]
-
-
-MAKERS = {"text": text, "mqar": mqar, "needle": needle, "sudoku": sudoku, "glue": glue}
+MAKERS = {"text": text, "mqar": mqar, "needle": needle, "sudoku": sudoku}
 MEASURES = {
     "text": {"perplexity"},
     "mqar": {"accuracy", "sequence_accuracy"},
     "needle": {"accuracy"},
     "sudoku": {"board_accuracy", "cell_accuracy", "ood_board_accuracy", "ood_cell_accuracy", "ood_loss"},
-    "glue": {"accuracy", "mismatched_accuracy", "mismatched_loss"},
 }
 
 
-@pytest.mark.parametrize("task", fast_alone(TASKS, "sudoku"))
+@pytest.mark.parametrize("task", fast_alone([kind.kind for kind in KINDS], "sudoku"))
 def test_a_task_trains_resumes_and_compares_by_its_metric(task: str, tmp_path: Path, attractor: Command) -> None:
     """Criterion: its measures are in the summary, in the metrics of every validation and on the live console, and a
     comparison of mechanisms ends with a page."""
@@ -87,11 +77,11 @@ def test_a_task_trains_resumes_and_compares_by_its_metric(task: str, tmp_path: P
 
 
 def test_an_option_of_another_task_is_refused_with_its_name(attractor: Command) -> None:
-    code, _, errors = attractor("train", "--task=mqar", "--glue-task=sst2")
+    code, _, errors = attractor("train", "--task=mqar", "--board-size=4")
     assert code == 2
     assert errors == (
-        "error: glue_task must be left out with task 'mqar', since it is an option of task 'glue'; "
-        "leave it out or give --task glue\n"
+        "error: board_size must be left out with task 'mqar', since it is an option of task 'sudoku'; "
+        "leave it out or give --task sudoku\n"
     )
 
 
@@ -111,8 +101,8 @@ def test_a_comparison_fine_tunes_each_mechanism_from_its_run(tmp_path: Path, att
     pretrain = ["--task", "text", *text(tmp_path, attractor), *RUN, "--positions=learned", "--max-seq-len=64"]
     code, _, errors = attractor("compare", "standard", "gated", *pretrain, "--seeds", "2", "3", "--out=pretrained")
     assert code == 0, errors
-    tune = ["--task=glue", *glue(tmp_path, attractor), "--start=pretrained", "--seeds", "2", "3"]
-    short = ["--recipe=glue", "--epochs=1", "--batch-size=4", "--device=cpu"]
+    tune = ["--corpus=squares", "--seq-len=16", "--start=pretrained", "--seeds", "2", "3"]
+    short = ["--n-steps=6", "--lr=2e-5", "--batch-size=4", "--eval-batches=2", "--device=cpu"]
     code, _, errors = attractor("compare", "gated", "standard", *tune, *short, "--out=tuned")
     assert code == 0, errors
     configs = {
@@ -121,7 +111,6 @@ def test_a_comparison_fine_tunes_each_mechanism_from_its_run(tmp_path: Path, att
     assert len(configs) == 6
     assert len({config["start_weights"] for config in configs.values()}) == 6
     assert {config["model"]["d_model"] for config in configs.values()} == {16}
-    assert {config["task"]["glue_tokenizer"] for config in configs.values()} == {"squares"}
     assert {(config["lr"], config["n_steps"]) for config in configs.values()} == {(2e-5, 6)}
     code, _, errors = attractor("compare", "mla", *tune, *short)
     assert code == 2

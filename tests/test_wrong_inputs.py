@@ -106,7 +106,6 @@ train --task=sudoku --recipe=sudoku --board-size=5
 train --task=sudoku --recipe=sudoku --board-size=4 --givens 9 3
 train --task=sudoku --recipe=sudoku --puzzles=nope.csv
 train --task=mqar --recipe=mqar --n-pairs=0
-train --task=glue --glue-task=nope
 train --epochs=inf => epochs must be positive and finite, got inf
 train --epochs=0
 train --config=x.yaml => config must be a .toml file or a run's config.json, got 'x.yaml'; write NAME = VALUE
@@ -173,7 +172,7 @@ train --resume=odd-field
 train --resume=run --attention=gated => attention must be left out with --resume
 train --resume=run --size=small => size must be left out with --resume
 train --resume=run --epochs=2 => epochs must be left out with --resume
-train --resume=run --recipe=glue => recipe must be left out with --resume
+train --resume=run --recipe=mqar => recipe must be left out with --resume
 compare nope
 compare standard standard
 compare uniform
@@ -369,8 +368,6 @@ solve 1000002003000004 --run=run --exact => run must be left out with exact, whi
 solve 1000002003000004 --exact --votes=3 => votes must be left out with exact
 solve 1000002003000004 --run=run --votes=0 => votes must be at least 1, got 0; 1 is no vote
 solve 1000002003000004 --run=run --n-iterations=0 => n_iterations must be at least 1, got 0
-solve 1000002003000004 --run=run --out=x.bmp => out must be a name that ends in .svg, .png
-solve 1000002003000004 --exact --out=x.svg => out must be left out with exact
 solve 1100340021004300 --exact => board must have exactly one solution, but has none
 solve 9900340021004300 --exact => from 0 (blank) to 4
 export => run must be given; write attractor export RUN

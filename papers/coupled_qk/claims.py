@@ -7,7 +7,7 @@ from math import log
 
 from attractor.claims.claim import Claim, Figure, Figures, Paper, by_column, pair
 from attractor.claims.comparisons import Pair
-from attractor.claims.rules import SHARE, Contrast, Costs, Differs, Equivalent, InRegime, Reaches, Reported, WhereShown
+from attractor.claims.rules import SHARE, Costs, Differs, Equivalent, InRegime, Reaches, Reported, WhereShown
 from attractor.claims.verdicts import Rule, all_of
 from attractor.runs.quantity import (
     ACCURACY,
@@ -20,7 +20,7 @@ from attractor.runs.quantity import (
 )
 
 from ..published import BYTES_PER_TOKEN, better, by_perplexity
-from .rules import AtDip, AtOneRate, Counts, Steadier
+from .rules import AtDip, AtOneRate, Contrast, Counts, Steadier
 
 STANDARD, HAMILTONIAN, DIFFERENTIAL = (24.22, 0.12, 3), (22.62, 0.04, 3), (23.92, 0.12, 3)
 SMALL = {  # table 1: perplexity at 60M parameters

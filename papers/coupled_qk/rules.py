@@ -6,6 +6,9 @@ Steadier     holds where the 95% interval of a ratio of standard deviations lies
 AtOneRate    judges by another rule where its rows were trained at one learning rate, since the rate alone changes
              how a model attends; elsewhere "cannot tell". Losses are compared at the best rate of each row instead
 Counts       holds where every count is exact, else fails
+Contrast     compares the difference of two rows between columns: an interaction. It holds where the weighted sum of
+             the columns' differences is shown in the claimed direction, and fails where it is shown to reach less
+             than the margin in that direction. Looks are planned, and their levels are those of the sequential test
 AtDip        is Differs for the entropy of the layer in which the baseline's entropy dips
 """
 
@@ -13,11 +16,33 @@ import math
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from attractor.claims.comparisons import Obstacle, Pair, compare, instrument, learning_rate, values
-from attractor.claims.rules import LEVEL, SHARE, Conditional, Differs, Reported, direction, in_unit, seeds_in_words
+from attractor.claims.comparisons import (
+    Compared,
+    Obstacle,
+    Pair,
+    compare,
+    instrument,
+    learning_rate,
+    looks_so_far,
+    values,
+)
+from attractor.claims.rules import (
+    LEVEL,
+    SHARE,
+    Conditional,
+    Differs,
+    Reported,
+    as_judged,
+    direction,
+    in_unit,
+    measured,
+    seeds_in_words,
+)
 from attractor.claims.verdicts import P_VALUE, Rule, Statement, Status, figure
 from attractor.runs.quantity import LOSS, Quantity, entropy
 from attractor.runs.study_record import StudyRecord
+from attractor.verdict.family import Comparison, judge_family
+from attractor.verdict.outcome import Verdict
 from attractor.verdict.power import POWER
 from attractor.verdict.spread import brown_forsythe, spread_ratio
 from attractor.verdict.words import p_in_words
@@ -94,6 +119,70 @@ class Steadier(Rule):
         return (
             f"{n} seeds each would show the published ratio with a power of 80%; a ratio nearer to 1 needs more seeds"
         )
+
+
+@dataclass(frozen=True)
+class Contrast(Rule):
+    """A difference of two rows that depends on the column, by a sum over columns c, seed by seed:
+
+    d_s = sum over c of weight_c (x_sc(of) - x_sc(against))                                                  (1)
+
+    `pair` has the claimed sum as its effect, and the margin.
+    """
+
+    pair: Pair
+    weights: tuple[tuple[str, float], ...]  # by column
+    looks: tuple[int, ...] = ()  # planned numbers of pairs at which the sum is judged; the last ends the study
+    quantity: Quantity = LOSS
+
+    @property
+    def words(self) -> str:
+        less = f"fails where less than {in_unit(self.pair.margin, self.quantity)} is shown"
+        looks = f"; looks at {', '.join(map(str, self.looks))} pairs" if self.looks else ""
+        return f"{self.quantity.name}: {self._statement}; {less}{looks}"
+
+    @property
+    def n_comparisons(self) -> int:
+        return 1
+
+    @property
+    def _statement(self) -> str:
+        columns = " ".join(f"{weight:+g} ({column})" for column, weight in self.weights)
+        return (
+            f"{self.pair.of} - {self.pair.against} summed as {columns} {'below' if self.pair.effect < 0 else 'above'} 0"
+        )
+
+    def parts(self, record: StudyRecord) -> list[Statement]:
+        compared = [compare(record, self.quantity, replace(self.pair, column=column)) for column, _ in self.weights]
+        seeds = sorted(set.intersection(*(set(of_column.differences) for of_column in compared)))
+        sums = {  # (1)
+            seed: sum(w * c.differences[seed] for (_, w), c in zip(self.weights, compared, strict=True))
+            for seed in seeds
+        }
+        obstacles = [of_column.obstacle for of_column in compared if of_column.obstacle is not None]
+        part = measured(self._statement, Compared(sums, obstacles[0] if obstacles else None), self.quantity)
+        if obstacles:
+            return [part]
+        first = self.looks[0] if self.looks else 2
+        if len(seeds) < first:
+            return [replace(part, reason=f"{len(seeds)} pairs, but the first look is planned at {first} pairs")]
+        looks = self.looks or looks_so_far(record, len(seeds))
+        asked = Comparison(self.pair.of, tuple(sums.values())[: max((*self.looks, 0)) or None], looks=looks)
+        return [self._judged(part, judge_family({"sum": asked}, level=1 - LEVEL)["sum"], looks)]
+
+    def _judged(self, part: Statement, verdict: Verdict, looks: tuple[int, ...]) -> Statement:
+        part, sign = as_judged(part, verdict, self.quantity), 1 if self.pair.effect > 0 else -1
+        assert verdict.low is not None
+        assert verdict.high is not None
+        least, most = sorted((sign * verdict.low, sign * verdict.high))
+        kind = "planned looks" if self.looks else "looks"
+        seen = f"with {verdict.n} pairs" + (f", at a level corrected for {len(looks)} {kind}" if looks else "")
+        if most < self.pair.margin:
+            return replace(part, status="fails", reason=f"shown to be less than the margin {seen}")
+        if least > 0:
+            return replace(part, status="holds", reason=f"shown {seen}", weakness=(P_VALUE, verdict.p or 0.0))
+        left = "the next look may" if verdict.n < max((*self.looks, 0)) else "a further study would have to"
+        return replace(part, reason=f"not shown {seen}; {left} decide")
 
 
 @dataclass(frozen=True)

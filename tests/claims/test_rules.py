@@ -22,7 +22,7 @@ from attractor.claims.ledger import (
     read_rule_dates,
     renewed_rule_dates,
 )
-from attractor.claims.rules import Conditional, Contrast, Costs, Differs, Equivalent, InRegime, Reaches, Stays
+from attractor.claims.rules import Conditional, Costs, Differs, Equivalent, InRegime, Reaches, Stays
 from attractor.claims.verdicts import all_of
 from attractor.errors import InputError, LeftOutWarning
 from attractor.runs.quantity import TOKENS_PER_PARAMETER, Quantity
@@ -31,7 +31,7 @@ from attractor.study.study import Study, load_study
 from five_papers import CLAIMS
 from invented_records import losses, record
 from papers.coupled_qk.claims import CORPORA, COUNTS, COUPLED, LARGE, MEDIUM, POSITIONS, SMALL
-from papers.coupled_qk.rules import Counts, Steadier
+from papers.coupled_qk.rules import Contrast, Counts, Steadier
 from papers.fast_slow.claims import TWO_TIMESCALES
 from papers.jacobians.rules import OfTheBest, Shown, WhereActing
 from papers.psiqrh.rules import StableAtMore

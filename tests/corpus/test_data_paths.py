@@ -8,7 +8,6 @@ from attractor.corpus.data_paths import locate
 from attractor.corpus.tokenizer import load_tokenizer
 from attractor.errors import InputError
 from attractor.evaluate.texts.documents import texts_on
-from attractor.tasks.glue.reading import read_examples
 from attractor.tasks.sudoku.formats import files_at
 from attractor.tasks.text import load_corpus
 from attractor.train.start import counterpart
@@ -55,11 +54,10 @@ def test_the_end_of_a_path_is_looked_up_in_the_folders_of_the_variable(tmp_path,
         load_corpus,
         load_tokenizer,
         files_at,
-        lambda name: read_examples("rte", name, "train"),
         lambda name: counterpart(Path(name), "standard", 0),
         texts_on,
     ],
-    ids=["corpus", "tokenizer", "puzzles", "glue", "start", "on"],
+    ids=["corpus", "tokenizer", "puzzles", "start", "on"],
 )
 def test_data_that_are_missing_are_named_with_the_places_and_the_variable(read, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

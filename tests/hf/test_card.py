@@ -45,19 +45,19 @@ def test_the_card_says_what_the_run_holds(run: RunFolder) -> None:
     card = model_card(run, TEXT)
     assert head(card)["pipeline_tag"] == "text-generation"
     assert "standard" in head(card)["tags"]
-    assert rows(section(card, "Size"))["parameters"] == "1,234,567"
-    assert rows(section(card, "Training"))["lr"] == "0.002"
-    assert rows(section(card, "Training"))["tokens"] == "1,000,000"
-    assert rows(section(card, "Results"))["loss (nats)"] == "1.6"
-    assert run.environment["versions"]["torch"] in section(card, "Environment")
+    assert "of 1.23M parameters with standard attention" in card
+    known = rows(section(card, "Settings"))
+    assert (known["parameters"], known["lr"], known["tokens"]) == ("1,234,567", "0.002", "1,000,000")
+    assert known[r"versions.torch"] == run.environment["versions"]["torch"]
+    assert rows(section(card, "Results"))[r"valid\_loss"] == "1.6"
     assert "One seed" in section(card, "Results")
 
 
 def test_results_are_those_of_the_exported_weights(run: RunFolder) -> None:
     (line,) = [line for line in run.metrics() if line["step"] == 4 and "valid_loss" in line]
     card = model_card(run, Exported("a-model", step=4))
-    assert rows(section(card, "Results"))["loss (nats)"] == f"{line['valid_loss']:.4g}"
-    assert rows(section(card, "Training"))["exported weights are of step"] == "4"
+    assert rows(section(card, "Results"))[r"valid\_loss"] == f"{line['valid_loss']:.4g}"
+    assert rows(section(card, "Settings"))["exported weights are of step"] == "4"
 
 
 def test_unknown_values_are_left_out(tmp_path: Path) -> None:
@@ -65,8 +65,7 @@ def test_unknown_values_are_left_out(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", {"model": {"attention": {"couple": {}}, "n_kv_heads": None}})
     (run.path / "environment.json").unlink()
     card = model_card(run, Exported("bare", self_contained=False))
-    for title in ("Mechanism", "Data", "Results", "Environment", "Origin", "Training"):
-        assert f"## {title}\n" not in card
+    assert "## Results\n" not in card
     assert head(card) == {"library_name": "transformers", "tags": ["attractor", "attention"]}
     assert not re.search(r"\b(None|null|nan|Unknown)\b", card)
     assert "n\\_kv\\_heads" not in card
@@ -80,8 +79,7 @@ def test_a_model_from_elsewhere_was_not_trained_here(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", config | {"seq_len": 64})
     run.write_summary({"steps": 0, "tokens": 0, "n_parameters": 9, "imported": {"from": "some-llama"}})
     card = model_card(run, Exported("brought", step=0, has_tokenizer=True))
-    assert rows(section(card, "Origin"))["from"] == "some-llama"
-    assert "## Training\n" not in card
+    assert rows(section(card, "Settings"))["from"] == "some-llama"
     assert "0.001" not in card
     assert "trained on" not in card
 
@@ -130,7 +128,7 @@ def test_names_from_users_cannot_change_the_structure_of_the_card(
     run = RunFolder(finished.path, config)
     summary = {"data": f"{corpus}: 3 documents", "steps": 5, "metric": {"name": "perplexity", "value": 2.7}}
     (run.path / "summary.json").write_text(json.dumps(summary))
-    card = model_card(run, Exported(name, step=5, has_tokenizer=True, mechanism=(label,), sources=(label,)))
+    card = model_card(run, Exported(name, step=5, has_tokenizer=True))
     metadata = head(card)
     assert metadata.keys() <= {"library_name", "pipeline_tag", "tags", "model-index"}
     if "model-index" in metadata:
@@ -139,9 +137,7 @@ def test_names_from_users_cannot_change_the_structure_of_the_card(
         assert result["metrics"] == [{"type": "perplexity", "value": 2.7}]
     body = card.split("---\n", 2)[2]
     titles = re.findall(r"^## (.+)$", body, re.MULTILINE)
-    wanted = ["Mechanism", "Size", "Data", "Training", "Results", "Environment", "Limits", "How to load"]
-    assert [title for title in wanted if title in titles] == titles
-    assert set(wanted) - set(titles) <= {"Size"}  # a mechanism without a name has no section on its size
+    assert titles == ["Results", "Settings", "Limits", "How to load"]
     assert len(re.findall(r"^# ", body, re.MULTILINE)) == 1
     prose = re.sub(r"^```.*?^```$", "", body, flags=re.MULTILINE | re.DOTALL)
     assert not re.search(r"(?<!\\)[<`]", prose)

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from attractor.attention import PRESETS
-from attractor.cli.hugging_face import ExportArguments, export, labels_to_export
-from attractor.corpus.tokenizer import ByteTokenizer, load_tokenizer
+from attractor.cli.hugging_face import ExportArguments, export
+from attractor.corpus.tokenizer import ByteTokenizer
 from attractor.errors import InputError
 from attractor.hf import export as exporting
 from attractor.hf.export import as_hugging_face, export_model, export_replaced
@@ -29,7 +29,6 @@ from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder
-from attractor.tasks.glue import Glue
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
@@ -275,8 +274,6 @@ def test_classes_have_their_names(tmp_path: Path) -> None:
     config = AttractorForSequenceClassification.from_pretrained(tmp_path / "out").config
     assert config.id2label == dict(enumerate(named))
     assert [config.label2id[name] for name in named] == [0, 1, 2]
-    assert labels_to_export(TrainConfig(task=Glue(glue_task="mnli"), model=LABELLED, seq_len=16)) == named
-    assert labels_to_export(TrainConfig()) == ()
 
 
 # --- whole or not at all --------------------------------------------------------------------------------------------
@@ -362,7 +359,7 @@ def test_a_run_is_exported_with_tokenizer_card_and_code(run: Path, exported: Cal
     there = {path.name for path in out.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md", "modeling_attractor.py"} <= there
     card = (out / "README.md").read_text()
-    assert "Forward Euler" in card
+    assert "coupled-euler attention" in card
     assert "squares.txt" in card
     assert str(run.parent) not in card
     best = json.loads((run / "checkpoints" / "best.json").read_text())
@@ -399,7 +396,3 @@ def test_a_run_on_puzzles_is_exported_without_tokenizer(tmp_path: Path) -> None:
     config = TrainConfig(task=Sudoku(board_size=4), model=SMALL.replace(vocab_size=5, causal=False), seq_len=16)
     folder = RunFolder.create(tmp_path / "run", config.to_dict())
     assert tokenizer_to_export(folder, config) is None
-    glue = TrainConfig(task=Glue(), model=LABELLED, seq_len=16)
-    tokenizer = tokenizer_to_export(folder, glue)
-    assert tokenizer is not None
-    assert tokenizer.fingerprint == load_tokenizer("bytes").fingerprint

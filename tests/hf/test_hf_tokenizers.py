@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from attractor.corpus import bpe
 from attractor.corpus.tokenizer import ByteTokenizer, Tokenizer, restore
 from attractor.hf.tokenizers import as_fast_tokenizer
-from attractor.tasks.glue.task import TokenizedSplit
+from papers.coupled_qk.glue import TokenizedSplit
 
 WORDS = ["the", "then", "other", "mother", "an", "sand", "12", "2024", "it's", "we'll", "naïve", "日本", "...", "!!"]
 TEXTS = [" ".join(random.Random(seed).choices(WORDS, k=200)) + "\n\n" for seed in range(50)]
@@ -92,7 +92,7 @@ def test_a_pair_is_joined_as_glue_joins_it(name: str) -> None:
     ours, theirs = OURS[name], THEIRS[name]
     first, second = (ours.encode(text) for text in ("the mother", "an it's"))
     bounds = np.array([[0, len(first), len(first) + len(second)]])
-    part = TokenizedSplit(np.concatenate([first, second]), bounds, np.zeros(1), 0)
+    part = TokenizedSplit(np.concatenate([first, second]), bounds, np.zeros(1))
     for length in (3, 5, 40):
         sequence = part.sequence(0, length, ours.end_of_text).tolist()
         assert theirs("the mother", "an it's", truncation=True, max_length=length)["input_ids"] == sequence

@@ -10,10 +10,11 @@ from scipy import stats
 
 import five_papers
 from attractor.claims.claim import Claim
-from attractor.claims.rules import Conditional, Contrast, Costs, Differs, Equivalent, Reaches, Reported, Stays
+from attractor.claims.rules import Conditional, Costs, Differs, Equivalent, Reaches, Reported, Stays
 from attractor.claims.verdicts import P_VALUE, AllOf, Rule
 from attractor.runs.study_record import StudyRecord, read_record
 from five_papers import CLAIMS
+from papers.coupled_qk.rules import Contrast
 from papers.jacobians.rules import WhereActing
 
 AGREES = 1e-9

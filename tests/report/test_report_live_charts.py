@@ -178,29 +178,14 @@ def everything() -> StudyRecord:
     for place, row in enumerate(("slow", "decay")):
         ups = [[0.01 * (seed + 1) * (place + 1) * (n + 1) for n in range(3)] for seed in range(3)]
         downs = [[3.0 - value for value in values] for values in ups]
-        names = ("slow_memory", "residual", "contraction", "logit_change", "fast_entropy", "slow_entropy")
+        names = ("slow_memory", "residual", "contraction", "logit_change")
         rows[row] = {"gate": ups, **dict.fromkeys(names, downs), "max_logit": [[2.0, 30.0, 900.0]] * 3}
-    record = looked_at(rows)
-    changes = {"timescales": {"fast_change": [3.0, 1.0, 0.5], "slow_change": [1.0, 0.5]}}
-    cells = [
-        replace(cell, outcomes=tuple(replace(o, summary=o.summary | changes) for o in cell.outcomes))
-        if cell.row != "standard"
-        else cell
-        for cell in record.cells
-    ]
-    return replace(record, cells=tuple(cells))
+    return looked_at(rows)
 
 
 NAMES = [
     *(f"trajectory-{name}" for name in ("gate", "slow-memory", "residual", "contraction", "max-logit", "logit-change")),
-    *("change-by-the-fast-blocks", "change-by-the-slow-blocks"),
 ]
-
-
-def test_measures_of_blocks_are_drawn_call_by_call() -> None:
-    (fast,) = [drawn for drawn in charts(JudgedStudy(everything())) if drawn.name == "change-by-the-fast-blocks"]
-    assert fast.of_layers
-    assert [point[:2] for point in fast.panels[""]["decay"]] == [(0, 3.0), (1, 1.0), (2, 0.5)]
 
 
 @pytest.mark.slow

@@ -12,13 +12,13 @@ from attractor.attention import PRESETS, AttentionConfig
 from attractor.attention.stage import Coupling, Output, Projection, Scoring
 from attractor.errors import InputError
 from attractor.models import FAMILIES, SIZES, TransformerConfig
-from attractor.tasks import TASKS
+from attractor.tasks import KINDS
 from attractor.tasks.recall import Recall
 from attractor.tasks.text import Text
 from attractor.train.config import RECIPES, Runtime, TrainConfig
 
 STAGES = {name: kind for family in (Projection, Coupling, Scoring, Output) for name, kind in family.kinds().items()}
-NAMES = {kind.__name__: kind for kind in (AttentionConfig, TrainConfig, Runtime, *FAMILIES.values(), *TASKS.values())}
+NAMES = {kind.__name__: kind for kind in (AttentionConfig, TrainConfig, Runtime, *FAMILIES.values(), *KINDS)}
 CONFIGS: dict[str, Any] = {
     **{f"preset-{name}": config for name, config in PRESETS.items()},
     **{f"size-{name}": config for name, config in SIZES.items()},

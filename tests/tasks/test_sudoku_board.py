@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from attractor.tasks.sudoku import conflicts, generate, lowest_energy, n_broken_units, show
+from attractor.tasks.sudoku import conflicts, generate, n_broken_units, show
 from attractor.tasks.sudoku.board import BOXES, SIZES, SYMBOLS
 from attractor.tasks.sudoku.formats import parse
 
@@ -75,20 +75,3 @@ def test_solutions_and_their_boards_have_none(size: int, n_givens: int) -> None:
     for boards in generate(3, n_givens, seed=0, size=size):
         assert not conflicts(boards).any()
         assert not n_broken_units(boards).any()
-
-
-@pytest.mark.parametrize("shape", [(81,), (9, 9), ()])
-def test_every_board_gets_its_own_lowest_answer(shape: tuple[int, ...]) -> None:
-    random = np.random.default_rng(0)
-    boards, energies = random.integers(0, 10, (7, *shape)), random.normal(size=35)
-    repeated = np.repeat(boards, 5, axis=0)
-    assert np.array_equal(lowest_energy(repeated, energies, 5), boards)
-    answers = np.arange(35)
-    chosen = lowest_energy(answers, energies, 5)
-    assert (chosen // 5 == np.arange(7)).all()
-    assert (energies[chosen] == energies.reshape(7, 5).min(axis=1)).all()
-
-
-def test_equal_energies_take_the_first_and_nan_never_wins() -> None:
-    energies = np.array([1.0, 1.0, np.nan, np.nan, np.inf, 3.0, np.nan, np.nan, np.nan])
-    assert lowest_energy(np.arange(9), energies, 3).tolist() == [0, 5, 6]

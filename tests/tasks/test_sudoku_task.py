@@ -14,7 +14,7 @@ from attractor.tasks.sudoku import (
     generate,
 )
 from attractor.tasks.sudoku.data import load_sets
-from attractor.tasks.sudoku.symmetry import canonical, canonical_puzzles
+from attractor.tasks.sudoku.symmetry import hashes
 
 SMALL = Sudoku(n_boards=40, n_valid_boards=10, ood_givens=(28, 30))
 
@@ -124,8 +124,7 @@ def test_a_task_has_the_cells_and_digits_of_its_size(size: int) -> None:
 def test_sizes_with_few_grids_share_no_puzzle_up_to_symmetry(size: int) -> None:
     task = Sudoku(board_size=size, n_boards=200, n_valid_boards=50).build(size * size, seed=0)
     train, *held_out = (
-        {puzzle.tobytes() for puzzle in canonical_puzzles(part.boards, part.solutions)}
-        for part in (task.sets.train, *task.sets.valid.values())
+        set(hashes(part.boards, part.solutions).tolist()) for part in (task.sets.train, *task.sets.valid.values())
     )
     assert len(task.sets.train) + task.sets.n_left_out == 200
     assert len(task.sets.train) > 100
@@ -142,7 +141,7 @@ def test_equivalent_puzzles_in_files_are_left_out_at_size_six(tmp_path: Path) ->
     path = write(tmp_path / "six.csv", np.concatenate([boards, twins]), np.concatenate([solutions, twin_solutions]))
     task = Sudoku(board_size=6, puzzles=path, ood_puzzles="", n_valid_boards=6).build(36, seed=0)
     assert len(task.sets.valid["valid"]) == 6
-    held_out = len(np.unique(canonical_puzzles(*pair_of(task, "valid")), axis=0))
+    held_out = len(np.unique(hashes(*pair_of(task, "valid"))))
     assert task.sets.n_left_out == 2 * held_out - 6
 
 
@@ -170,9 +169,9 @@ def test_boards_equivalent_to_held_out_ones_are_left_out_of_training(tmp_path: P
     config = Sudoku(puzzles=f"{first},{tmp_path}/s*.csv", ood_puzzles=ood, n_boards=1000, n_valid_boards=8)
     task = config.build(81, seed=0)
 
-    train = {grid.tobytes() for grid in canonical(task.sets.train.solutions)}
+    train = hashes(task.sets.train.solutions, task.sets.train.solutions)
     for part in task.sets.valid.values():
-        assert not train & {grid.tobytes() for grid in canonical(part.solutions)}
+        assert not np.isin(train, hashes(part.solutions, part.solutions)).any()
     assert len(task.sets.valid["valid"]) == 8
     assert len(task.sets.valid["ood"]) == 5
     assert task.sets.n_left_out >= 5

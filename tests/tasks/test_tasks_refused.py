@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +11,10 @@ from attractor.tasks.epochs import Epochs
 from attractor.tasks.needle import Needle
 from attractor.tasks.order import Windows, evaluation_batches
 from attractor.tasks.recall import Recall, mqar
-from attractor.tasks.sudoku import Sudoku, add_givens, count_solutions, generate, lowest_energy, show
+from attractor.tasks.sudoku import Sudoku, add_givens, count_solutions, generate, show
 from attractor.tasks.sudoku.digging import FEWEST_GIVENS
 
 TWO, SOLVED = generate(2, 30, seed=3)
-
-
-def vote(shape: tuple[int, ...], n_energies: int | tuple[int, ...], n_starts: int) -> Any:
-    return lowest_energy(np.zeros(shape), np.zeros(n_energies), n_starts)
 
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
@@ -72,10 +67,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: count_solutions(np.zeros((1, 9, 9))), "boards must"),
     (lambda: count_solutions(np.zeros((1, 4, 4), int), limit=0), "limit must be at least 1, got 0"),
     (lambda: show(TWO[0], np.zeros((6, 6), int)), r"givens must have the shape of the board, \(9, 9\), got \(6, 6\)"),
-    (lambda: vote((6, 81), 5, 3), "answers and energies must be n_starts"),
-    (lambda: vote((7, 81), 7, 3), "answers and energies must be n_starts"),
-    (lambda: vote((6, 81), (6, 1), 3), "answers and energies must be n_starts"),
-    (lambda: vote((6, 81), 6, 0), "answers and energies must be n_starts"),
 ]
 
 

@@ -7,12 +7,12 @@ import pytest
 
 from attractor.errors import InputError
 from attractor.runs.run_folder import RunFolder
-from attractor.tasks.glue import Glue
 from attractor.tasks.sudoku import Sudoku
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
 from attractor.train.saved_tokenizer import TOKENIZER_FILE, tokenizer_of_run, tokenizer_to_export
+from papers.coupled_qk.glue import Glue
 
 TEXT = "the same words come again and again in a text of the same few words\n" * 60
 SHORT = TrainConfig(n_steps=1, warmup_steps=0, batch_size=2, seq_len=16, eval_batches=1)
@@ -44,16 +44,16 @@ def test_a_run_on_boards_has_no_tokenizer(tmp_path: Path) -> None:
         tokenizer_of_run(RunFolder.create(tmp_path / "run", config.to_dict()))
 
 
-def test_a_run_on_glue_stores_its_tokenizer_for_export_and_is_not_a_text_run(tmp_path: Path) -> None:
+def test_a_run_that_classifies_text_stores_its_tokenizer_for_export_and_is_not_a_text_run(tmp_path: Path) -> None:
     from attractor.corpus.prepare import Preparation, prepare
 
     (tmp_path / "text.txt").write_text(TEXT)
     prepare(Preparation(str(tmp_path / "text.txt"), tmp_path / "corpus", tokenizer="bpe:300"))
-    (tmp_path / "RTE").mkdir()
+    (tmp_path / "QNLI").mkdir()
     rows = "".join(f"{i}\tthe same words\tcome again\t{'not_' * (i % 2)}entailment\n" for i in range(20))
     for part in ("train", "dev"):
-        (tmp_path / "RTE" / f"{part}.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
-    task = Glue(glue_task="rte", glue_data=str(tmp_path), glue_tokenizer=str(tmp_path / "corpus"))
+        (tmp_path / "QNLI" / f"{part}.tsv").write_text("index\tquestion\tsentence\tlabel\n" + rows)
+    task = Glue(glue_task="qnli", glue_data=str(tmp_path), glue_tokenizer=str(tmp_path / "corpus"))
     demands = task.build(16, 0).demands
     train(SHORT.replace(task=task, **demands), tmp_path / "run", Runtime(device="cpu"))
     shutil.rmtree(tmp_path / "corpus")

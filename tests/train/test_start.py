@@ -8,11 +8,11 @@ import torch
 from attractor.attention.presets import preset
 from attractor.errors import InputError
 from attractor.models import Transformer
-from attractor.tasks.glue.task import Glue
 from attractor.train import checkpoint
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
 from attractor.train.start import chosen_checkpoint, load_start
+from papers.coupled_qk.glue import Glue
 
 
 @pytest.fixture

@@ -28,10 +28,11 @@ from attractor.equilibrium.master_equation import (
     relative_entropy,
     stationary,
 )
-from attractor.equilibrium.projector import GeneratorFamily, fit_projector
 from attractor.models.language_model import LanguageModel
 from attractor.study.study import Probe
 from attractor.train.config import TrainConfig
+
+from .projector import GeneratorFamily, fit_projector
 
 N_STATES = 12  # as in the paper
 SIZES = (4, N_STATES, 32)

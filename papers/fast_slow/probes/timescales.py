@@ -2,7 +2,7 @@
 
 It measures the weights that a run ended with, and those that it started from:
 
-    lumpability     of each fast attention map by blocks of P, over batch and heads (`analysis/lumpability.py`)
+    lumpability     of each fast attention map by blocks of P, over batch and heads (`lumpability.py`)
     column sums     1' dF/du for Post at u, on one sequence: all 1 where Post is a step of a generator
     contraction     growth rate of z -> F(z) - z at u: below 1 plain iteration finds Post's equilibrium
     slow memory     in tokens, call by call; residuals and the share of tokens not solved by an equilibrium method
@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attractor.analysis.lumpability import Lumpability, lumpability_profile
 from attractor.attention.hooks import attention_maps
 from attractor.equilibrium.master_equation import column_sums
 from attractor.models.diagnostics import Diagnostics, summary_of_diagnostics
@@ -28,6 +27,8 @@ from attractor.study.study import Probe
 from attractor.train.config import TrainConfig
 from attractor.train.hardware import on_device
 from attractor.train.start import load_start
+
+from .lumpability import Lumpability, lumpability_profile
 
 N_SEQUENCES = 8
 

@@ -66,8 +66,6 @@ from attractor.analysis import (
     estimate_jacobian_norm,
     finite_time,
     normalised_entropy,
-    oscillatory_share,
-    quadratic_form,
     sphere_tangent,
 )
 from attractor.attention.hooks import capture
@@ -81,6 +79,8 @@ from attractor.study.study import Probe
 from attractor.train.config import TrainConfig
 from attractor.train.finished import Finished
 from attractor.train.hardware import on_device
+
+from .symmetric_parts import oscillatory_share, quadratic_form
 
 N_BOARDS = 4
 N_STEPS = 16

@@ -8,7 +8,6 @@ from attractor.analysis.eigenvalues import (
     Eigenvalues,
     eigenvalues,
     estimate_eigenvalues,
-    largest_imaginary_part,
     leading_eigenvalues,
     spectral_radius,
 )
@@ -16,20 +15,11 @@ from attractor.analysis.entropy import attention_entropy, normalised_entropy
 from attractor.analysis.finite_time import FiniteTime, finite_time, finite_time_exponents
 from attractor.analysis.jacobian import Jacobian, jacobian
 from attractor.analysis.lanczos import NormEstimate
-from attractor.analysis.lumpability import Lumpability, lumpability_profile
 from attractor.analysis.lyapunov import LyapunovEstimate, error_between_orbits, lyapunov, lyapunov_spectrum
 from attractor.analysis.memory import decay_length, distance_holding, effective_memory, mean_distance
 from attractor.analysis.operator_norm import estimate_jacobian_norm, jacobian_norm
 from attractor.analysis.rank import SpectralProfile, effective_rank, spectral_profile
 from attractor.analysis.sink import sink_mass
-from attractor.analysis.symmetric_parts import (
-    OscillatoryShare,
-    antisymmetric_norm,
-    oscillatory_share,
-    quadratic_form,
-    symmetric_extremes,
-    symmetric_part,
-)
 from attractor.analysis.tangent import sphere_tangent
 
 __all__ = [
@@ -37,12 +27,9 @@ __all__ = [
     "Eigenvalues",
     "FiniteTime",
     "Jacobian",
-    "Lumpability",
     "LyapunovEstimate",
     "NormEstimate",
-    "OscillatoryShare",
     "SpectralProfile",
-    "antisymmetric_norm",
     "attention_entropy",
     "decay_length",
     "distance_holding",
@@ -56,21 +43,15 @@ __all__ = [
     "finite_time_exponents",
     "jacobian",
     "jacobian_norm",
-    "largest_imaginary_part",
     "leading_eigenvalues",
-    "lumpability_profile",
     "lyapunov",
     "lyapunov_spectrum",
     "mean_distance",
     "normalised_entropy",
-    "oscillatory_share",
-    "quadratic_form",
     "sink_mass",
     "spectral_profile",
     "spectral_radius",
     "sphere_tangent",
-    "symmetric_extremes",
-    "symmetric_part",
 ]
 
 

@@ -20,7 +20,6 @@ Stewart, A Krylov-Schur algorithm for large eigenproblems, 2001.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import torch
 from jaxtyping import Complex, Float
@@ -32,11 +31,9 @@ from attractor.analysis.jacobian import Jacobian
 from attractor.analysis.lanczos import or_one
 from attractor.analysis.state import Step, require_at_most, warn_unconverged
 from attractor.analysis.tangent import Tangent
-from attractor.errors import require_count, unknown
+from attractor.errors import require_count
 
 DENSE_UP_TO = 512
-
-By = Literal["modulus", "imaginary", "real"]
 
 
 @dataclass(frozen=True)
@@ -52,14 +49,13 @@ class Eigenvalues:
 def eigenvalues(step: Step, x: Tensor, batched: bool = False, tangent: Tangent | None = None) -> Tensor:
     """Return all eigenvalues of a small system, largest modulus first, from the dense matrix."""
     j = Jacobian(step, x, batched, tangent)
-    return j.result(_ordered(_dense_eigenvalues(j), "modulus"))
+    return j.result(_ordered(_dense_eigenvalues(j)))
 
 
 def estimate_eigenvalues(
     step: Step,
     x: Tensor,
     k: int = 1,
-    by: By = "modulus",
     batched: bool = False,
     tangent: Tangent | None = None,
     effort: Effort = USUAL,
@@ -67,22 +63,20 @@ def estimate_eigenvalues(
     """Return the leading eigenvalues and their residuals, without a warning. Default: tolerance 1e-5, 3000 products."""
     require_count("k", k)
     tolerance, max_products = effort.limits(1e-5, 3000)
-    if by not in get_args(By):
-        raise unknown("order", by, get_args(By))
     j = Jacobian(step, x, batched, tangent, effort.max_bytes)
     require_at_most("k", k, j.dim, "the state")
     if j.dim <= DENSE_UP_TO or 4 * k > j.dim:
         values = _dense_eigenvalues(j)
         require_at_most("k", k, values.shape[-1], "the tangent space")
-        values = _ordered(values, by)[:, :k]
+        values = _ordered(values)[:, :k]
         return Eigenvalues(j.result(values), j.result(torch.zeros_like(values.real)), j.dim, tolerance)
-    values, residual, n_products = _krylov_schur(j, k, by, tolerance, max_products)
+    values, residual, n_products = _krylov_schur(j, k, tolerance, max_products)
     return Eigenvalues(j.result(values.to(x.device)), j.result(residual.to(x.device)), n_products, tolerance)
 
 
 @reads(estimate_eigenvalues)
 def leading_eigenvalues(estimate: Eigenvalues) -> Tensor:
-    """Return the k eigenvalues with the largest modulus, absolute imaginary part, or real part.
+    """Return the k eigenvalues with the largest modulus.
 
     Of a complex pair at places k and k + 1, the one above the real axis is returned.
     """
@@ -99,14 +93,7 @@ def spectral_radius(
     step: Step, x: Tensor, batched: bool = False, tangent: Tangent | None = None, effort: Effort = USUAL
 ) -> Tensor:
     """Return the largest modulus of an eigenvalue: a number, or one for each sample."""
-    return leading_eigenvalues(step, x, 1, "modulus", batched, tangent, effort)[..., 0].abs().to(x.dtype)
-
-
-def largest_imaginary_part(
-    step: Step, x: Tensor, batched: bool = False, tangent: Tangent | None = None, effort: Effort = USUAL
-) -> Tensor:
-    """Return the frequency of the fastest oscillation of dx = J x dt, in radians per unit of time."""
-    return leading_eigenvalues(step, x, 1, "imaginary", batched, tangent, effort)[..., 0].imag.abs().to(x.dtype)
+    return leading_eigenvalues(step, x, 1, batched, tangent, effort)[..., 0].abs().to(x.dtype)
 
 
 def _dense_eigenvalues(j: Jacobian) -> Complex[Tensor, "B k"]:
@@ -118,7 +105,7 @@ def _dense_eigenvalues(j: Jacobian) -> Complex[Tensor, "B k"]:
 
 
 def _krylov_schur(
-    j: Jacobian, k: int, by: By, tolerance: float, max_products: int
+    j: Jacobian, k: int, tolerance: float, max_products: int
 ) -> tuple[Complex[Tensor, "B k"], Float[Tensor, "B k"], int]:
     n_most = min(2 * max(2 * k, 20), j.dim // 2 * 2)  # m, even
     n_kept = min(n_most // 2, k + 10) // 2 * 2  # q, even
@@ -140,14 +127,14 @@ def _krylov_schur(
             basis[..., m + 1 : m + 2] = v
         theta, s = torch.linalg.eig(h)  # (4), for unit eigenvectors s
         residual = length.unsqueeze(-1) * s[:, -1].abs()
-        order = _rank(theta, by)[:, :k]
+        order = _rank(theta)[:, :k]
         theta, residual = theta.gather(-1, order), residual.gather(-1, order)
         largest = theta.abs().amax(-1, keepdim=True)
         residual = residual / torch.where(largest == 0, 1.0, largest)
         if (residual <= tolerance).all() or n_products + n_most - n_kept > max_products:
             return theta * unit.view(-1, 1).double().cpu(), residual, n_products
         for sample in range(j.n_samples):
-            t, q = _wanted_first(h[sample], n_kept, by)
+            t, q = _wanted_first(h[sample], n_kept)
             h[sample] = 0
             h[sample, :n_kept, :n_kept] = t
             h[sample, n_kept, :n_kept] = length[sample] * q[-1]  # (3)
@@ -178,7 +165,7 @@ def _extended(j: Jacobian, basis: Float[Tensor, "B n m"], w: Tensor, seed: int) 
     return column.double().cpu(), length.masked_fill(invariant, 0.0).double().cpu(), v
 
 
-def _wanted_first(h: Float[Tensor, "m m"], n_kept: int, by: By) -> tuple[Float[Tensor, "q q"], Float[Tensor, "m q"]]:
+def _wanted_first(h: Float[Tensor, "m m"], n_kept: int) -> tuple[Float[Tensor, "q q"], Float[Tensor, "m q"]]:
     """Return T_qq and Q_q of (2)."""
     from scipy.linalg import lapack, schur
 
@@ -187,7 +174,7 @@ def _wanted_first(h: Float[Tensor, "m m"], n_kept: int, by: By) -> tuple[Float[T
     while start < len(t):
         width = 2 if start + 1 < len(t) and t[start + 1, start] != 0 else 1
         theta = torch.linalg.eigvals(torch.from_numpy(t[start : start + width, start : start + width].copy()))
-        blocks.append((float(_size(theta, by).amax()), start, width))
+        blocks.append((float(theta.abs().amax()), start, width))
         start += width
     select = [0] * len(t)
     n_left = n_kept
@@ -200,16 +187,12 @@ def _wanted_first(h: Float[Tensor, "m m"], n_kept: int, by: By) -> tuple[Float[T
     return torch.from_numpy(t[:n_kept, :n_kept].copy()), torch.from_numpy(q[:, :n_kept].copy())
 
 
-def _size(theta: Tensor, by: By) -> Tensor:
-    return {"modulus": theta.abs(), "imaginary": theta.imag.abs(), "real": theta.real}[by]
-
-
-def _rank(theta: Tensor, by: By) -> Tensor:
+def _rank(theta: Tensor) -> Tensor:
     """Return indices in descending order; of a complex pair, the eigenvalue above the real axis comes first."""
     by_sign = theta.imag.argsort(dim=-1, descending=True, stable=True)
-    size = _size(theta, by).gather(-1, by_sign)
+    size = theta.abs().gather(-1, by_sign)
     return by_sign.gather(-1, size.argsort(dim=-1, descending=True, stable=True))
 
 
-def _ordered(theta: Tensor, by: By) -> Tensor:
-    return theta.gather(-1, _rank(theta, by))
+def _ordered(theta: Tensor) -> Tensor:
+    return theta.gather(-1, _rank(theta))

@@ -1,4 +1,4 @@
-"""Extreme eigenvalues of a symmetric operator A with a bound on their error, by Lanczos from a random start.
+"""The largest eigenvalue of a symmetric operator A with a bound on its error, by Lanczos from a random start.
 
     A V_m = V_m T_m + b_m v_(m+1) e_m',    T_m tridiagonal with diagonal a and off-diagonal b               (1)
     b_j p_j(t) = (t - a_j) p_(j-1)(t) - b_(j-1) p_(j-2)(t),    p_0 = 1                                      (2)
@@ -44,12 +44,11 @@ EXCESSES = torch.logspace(-15, 12, 244, dtype=torch.float64)  # the errors that 
 
 
 @dataclass(frozen=True)
-class ExtremeEigenvalues:
-    """The smallest and largest eigenvalue of each sample, and a bound on their error."""
+class LargestEigenvalue:
+    """The largest eigenvalue of each sample, and a bound on its error."""
 
-    smallest: Float[Tensor, " B"]
     largest: Float[Tensor, " B"]
-    error: Float[Tensor, " B"]  # by (4) and (5), relative to the largest modulus; the larger one of the requested ends
+    error: Float[Tensor, " B"]  # by (4) and (5), relative to the largest modulus
     n_iterations: int
 
 
@@ -63,17 +62,15 @@ class NormEstimate:
     tolerance: float  # of the error
 
 
-def extreme_eigenvalues(
+def largest_eigenvalue(
     times: Callable[[Tensor], Tensor],
     random_start: Callable[[int], Float[Tensor, "B n 1"]],
     tolerance: float,
     max_iterations: int,
-    both_ends: bool = True,
-) -> ExtremeEigenvalues:
+) -> LargestEigenvalue:
     """Iterate until the stated error is at most `tolerance`.
 
-    `times` multiplies columns B n 1 by A. `random_start` draws Gaussian columns from a seed. Without `both_ends` only
-    the error of the largest eigenvalue counts.
+    `times` multiplies columns B n 1 by A. `random_start` draws Gaussian columns from a seed.
     """
     v = random_start(0)
     n_samples, dim, _ = v.shape
@@ -99,8 +96,8 @@ def extreme_eigenvalues(
         last = m + 1 == n_most or bool(runs.complete.all())
         if last or invariant.all() or m + 1 >= next_check:
             next_check = math.ceil(CHECK_GROWTH * (m + 1))
-            extremes = runs.extremes(m + 1, dim, both_ends, rounding)
-            if last or (extremes.error <= max(tolerance, 1.1 * rounding)).all():
+            extreme = runs.extreme(m + 1, dim, rounding)
+            if last or (extreme.error <= max(tolerance, 1.1 * rounding)).all():
                 break
         if invariant.any():
             fresh = random_start(m + 1)
@@ -112,8 +109,7 @@ def extreme_eigenvalues(
             runs.complete |= lost.view(-1).cpu() & invariant
             w = torch.where(invariant.to(w.device).view(-1, 1, 1), fresh, w)
         v = w / or_one(w.norm(dim=1, keepdim=True))
-    smallest, largest = (unit.view(-1) * values.to(v) for values in (extremes.smallest, extremes.largest))
-    return ExtremeEigenvalues(smallest, largest, extremes.error.to(v), m + 1)
+    return LargestEigenvalue(unit.view(-1) * extreme.largest.to(v), extreme.error.to(v), m + 1)
 
 
 def largest_singular_value(
@@ -125,16 +121,15 @@ def largest_singular_value(
 ) -> NormEstimate:
     """Return the norm of a matrix J that multiplies columns, from the largest eigenvalue sigma^2 of J'J."""
     unit = or_one(times(random_start(0)).abs().amax(1, keepdim=True))
-    extremes = extreme_eigenvalues(
+    extreme = largest_eigenvalue(
         lambda v: transposed_times(times(v) / unit) / unit,
         random_start,
         2 * tolerance,  # of sigma^2
         max_iterations,
-        both_ends=False,
     )
-    norm = unit.view(-1) * extremes.largest.clamp(min=0.0).sqrt()
-    error = extremes.error / (1 + (1 + extremes.error).sqrt())  # sqrt(1 + e) - 1
-    return NormEstimate(norm, error, extremes.n_iterations, tolerance)
+    norm = unit.view(-1) * extreme.largest.clamp(min=0.0).sqrt()
+    error = extreme.error / (1 + (1 + extreme.error).sqrt())  # sqrt(1 + e) - 1
+    return NormEstimate(norm, error, extreme.n_iterations, tolerance)
 
 
 def or_one(size: Tensor) -> Tensor:
@@ -169,27 +164,21 @@ class _Runs:
         self.dropped = torch.where(invariant, torch.hypot(self.dropped, length), self.dropped)
         return invariant
 
-    def extremes(self, m: int, dim: int, both_ends: bool, rounding: float) -> ExtremeEigenvalues:
-        """Return the extreme eigenvalues of T and the bounds on their error."""
+    def extreme(self, m: int, dim: int, rounding: float) -> LargestEigenvalue:
+        """Return the largest eigenvalue of T and the bound on its error."""
         coupling = self.coupling[:, : m - 1]
         small = torch.diag_embed(self.diagonal[:, :m])
         small = small + torch.diag_embed(coupling, 1) + torch.diag_embed(coupling, -1)
         theta = torch.linalg.eigvalsh(small)
         modulus = theta.abs().amax(-1)
         unit = or_one(modulus)
-        failure = FAILURE / len(theta) / (1 + both_ends)
-        excess = self._excess(theta[:, -1], unit, 1, m, dim, failure)
-        if both_ends:
-            excess = torch.maximum(excess, self._excess(theta[:, 0], unit, -1, m, dim, failure))
+        excess = self._excess(theta[:, -1], unit, m, dim, FAILURE / len(theta))
         exact = self.complete | (modulus == 0) | (m == dim)
         error = excess.masked_fill(exact, 0.0) + math.sqrt(2) * self.dropped / unit + rounding
-        return ExtremeEigenvalues(theta[:, 0], theta[:, -1], error.masked_fill(modulus == 0, 0.0), m)
+        return LargestEigenvalue(theta[:, -1], error.masked_fill(modulus == 0, 0.0), m)
 
-    def _excess(self, theta: Tensor, unit: Tensor, sign: int, m: int, dim: int, failure: float) -> Float[Tensor, " B"]:
-        """Return the smallest of `EXCESSES` that a larger eigenvalue has with at most the probability `failure`.
-
-        With `sign` -1 the eigenvalue is the smallest one.
-        """
+    def _excess(self, theta: Tensor, unit: Tensor, m: int, dim: int, failure: float) -> Float[Tensor, " B"]:
+        """Return the smallest of `EXCESSES` that a larger eigenvalue has with at most the probability `failure`."""
         distance = EXCESSES * unit.unsqueeze(-1)  # of t from theta
         evidence, n_runs = torch.zeros_like(distance), torch.zeros(len(theta), 1, dtype=torch.float64)
         log_p, log_sum, pivot = (torch.zeros_like(distance) for _ in range(3))
@@ -201,7 +190,7 @@ class _Runs:
             # The pivots of t - T = L D L' are the ratios b_j p_j / p_(j-1) of (2), all positive beyond theta.
             pivot = (
                 distance
-                + sign * (theta.unsqueeze(-1) - self.diagonal[:, j : j + 1])
+                + (theta.unsqueeze(-1) - self.diagonal[:, j : j + 1])
                 - torch.where(begins, 0.0, previous.square() / pivot)
             )
             pivot = pivot.clamp(min=torch.finfo(pivot.dtype).tiny)

@@ -7,13 +7,13 @@ The config of a stage is a frozen dataclass whose `build` makes the module. Conf
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 from torch import nn
 
 from attractor.errors import unknown
 from attractor.fields import PrintsChanges, later, require_types, stored_fields
-from attractor.files.code import found_again, is_by_path, portable
+from attractor.files.code import DefinedByPath
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,13 @@ class HeadLayout:
 
 
 @dataclass(frozen=True)
-class Stage(PrintsChanges, ABC):
+class Stage(PrintsChanges, DefinedByPath, ABC):
     """The config of a choice at one stage."""
 
     stage: ClassVar[str]
 
     def __post_init__(self) -> None:
         require_types(self)
-
-    def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
-        """Let other processes make the config of a stage that a file defines: they execute that file first."""
-        if not is_by_path(type(self)):
-            return super().__reduce_ex__(protocol)
-        return _made_again, (portable(type(self)), {f.name: getattr(self, f.name) for f in fields(self)})
 
     @classmethod
     def kinds(cls) -> dict[str, type[Self]]:
@@ -92,10 +86,6 @@ class Stage(PrintsChanges, ABC):
             if key not in known:
                 raise unknown(f"{kind} field", key, known)
         return chosen(**values)
-
-
-def _made_again(place: tuple[str, str, str], values: dict[str, Any]) -> Stage:
-    return cast(Stage, found_again(*place)(**values))
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,6 @@ a claim was judged before at fewer pairs, every p value counts those looks (`ver
                  shown, or where the 95% interval lies within ± m: so small a lead is not the claimed one
     Equivalent   holds where the difference is shown to lie within ± m (two one-sided tests at 0.025) and the premises
                  hold, without which "no difference" says nothing; fails where the 95% interval lies outside ± m
-    Contrast     compares the difference of two rows between columns: an interaction. It holds where the weighted sum of
-                 the columns' differences is shown in the claimed direction, and fails where it is shown to reach less
-                 than the margin in that direction. Looks are planned, and their levels are those of the sequential test
     Costs        holds where the 95% interval of the cost lies at or below the published cost plus m; fails where it
                  lies above
     Reaches      holds where every seed reaches the level, fails where the 95% interval of the mean lies below
@@ -36,7 +33,6 @@ from attractor.claims.comparisons import (
     Pair,
     by_round,
     compare,
-    looks_so_far,
     values,
     without_a_number,
 )
@@ -81,7 +77,7 @@ class Differs(Rule):
         part = measured(direction(pair), comparison, self.quantity)
         if comparison.obstacle is not None or verdict is None:
             return part
-        part, p, pairs = _as_judged(part, verdict, self.quantity), verdict.adjusted_p, pairs_in_words(comparison)
+        part, p, pairs = as_judged(part, verdict, self.quantity), verdict.adjusted_p, pairs_in_words(comparison)
         if verdict.outcome == "no difference":
             return replace(part, status="fails", reason=f"shown to lie within {in_unit(pair.margin, self.quantity)}")
         if verdict.outcome == "worse":
@@ -140,7 +136,7 @@ class Equivalent(Rule):
         part = measured(self._statement(pair), comparison, self.quantity)
         if comparison.obstacle is not None or verdict is None:
             return part
-        part, pairs = _as_judged(part, verdict, self.quantity), pairs_in_words(comparison)
+        part, pairs = as_judged(part, verdict, self.quantity), pairs_in_words(comparison)
         p = verdict.p_within  # all parts must hold, so none needs a correction
         margin = in_unit(pair.margin, self.quantity)
         bound = f"at most {margin} higher" if self.only_above else f"within {margin}"
@@ -159,70 +155,6 @@ class Equivalent(Rule):
         """Name the premises that are not shown: without any effect of coupling, equal step counts say nothing."""
         missing = [part for premise in self.premises for part in premise.parts(record) if part.status != "holds"]
         return "; ".join(f"{part.statement} ({part.reason})" for part in missing)
-
-
-@dataclass(frozen=True)
-class Contrast(Rule):
-    """A difference of two rows that depends on the column, by a sum over columns c, seed by seed:
-
-    d_s = sum over c of weight_c (x_sc(of) - x_sc(against))                                                  (1)
-
-    `pair` has the claimed sum as its effect, and the margin.
-    """
-
-    pair: Pair
-    weights: tuple[tuple[str, float], ...]  # by column
-    looks: tuple[int, ...] = ()  # planned numbers of pairs at which the sum is judged; the last ends the study
-    quantity: Quantity = LOSS
-
-    @property
-    def words(self) -> str:
-        less = f"fails where less than {in_unit(self.pair.margin, self.quantity)} is shown"
-        looks = f"; looks at {', '.join(map(str, self.looks))} pairs" if self.looks else ""
-        return f"{self.quantity.name}: {self._statement}; {less}{looks}"
-
-    @property
-    def n_comparisons(self) -> int:
-        return 1
-
-    @property
-    def _statement(self) -> str:
-        columns = " ".join(f"{weight:+g} ({column})" for column, weight in self.weights)
-        return (
-            f"{self.pair.of} - {self.pair.against} summed as {columns} {'below' if self.pair.effect < 0 else 'above'} 0"
-        )
-
-    def parts(self, record: StudyRecord) -> list[Statement]:
-        compared = [compare(record, self.quantity, replace(self.pair, column=column)) for column, _ in self.weights]
-        seeds = sorted(set.intersection(*(set(of_column.differences) for of_column in compared)))
-        sums = {  # (1)
-            seed: sum(w * c.differences[seed] for (_, w), c in zip(self.weights, compared, strict=True))
-            for seed in seeds
-        }
-        obstacles = [of_column.obstacle for of_column in compared if of_column.obstacle is not None]
-        part = measured(self._statement, Compared(sums, obstacles[0] if obstacles else None), self.quantity)
-        if obstacles:
-            return [part]
-        first = self.looks[0] if self.looks else 2
-        if len(seeds) < first:
-            return [replace(part, reason=f"{len(seeds)} pairs, but the first look is planned at {first} pairs")]
-        looks = self.looks or looks_so_far(record, len(seeds))
-        asked = Comparison(self.pair.of, tuple(sums.values())[: max((*self.looks, 0)) or None], looks=looks)
-        return [self._judged(part, judge_family({"sum": asked}, level=1 - LEVEL)["sum"], looks)]
-
-    def _judged(self, part: Statement, verdict: Verdict, looks: tuple[int, ...]) -> Statement:
-        part, sign = _as_judged(part, verdict, self.quantity), 1 if self.pair.effect > 0 else -1
-        assert verdict.low is not None
-        assert verdict.high is not None
-        least, most = sorted((sign * verdict.low, sign * verdict.high))
-        kind = "planned looks" if self.looks else "looks"
-        seen = f"with {verdict.n} pairs" + (f", at a level corrected for {len(looks)} {kind}" if looks else "")
-        if most < self.pair.margin:
-            return replace(part, status="fails", reason=f"shown to be less than the margin {seen}")
-        if least > 0:
-            return replace(part, status="holds", reason=f"shown {seen}", weakness=(P_VALUE, verdict.p or 0.0))
-        left = "the next look may" if verdict.n < max((*self.looks, 0)) else "a further study would have to"
-        return replace(part, reason=f"not shown {seen}; {left} decide")
 
 
 @dataclass(frozen=True)
@@ -468,7 +400,7 @@ def measured(statement: str, comparison: Compared, quantity: Quantity) -> Statem
     return replace(part, status=comparison.obstacle.status, reason=comparison.obstacle.reason)
 
 
-def _as_judged(part: Statement, verdict: Verdict, quantity: Quantity) -> Statement:
+def as_judged(part: Statement, verdict: Verdict, quantity: Quantity) -> Statement:
     """Return the part with the judge's interval, which counts the looks."""
     assert verdict.measured is not None
     interval = quantity.shown(verdict.measured)

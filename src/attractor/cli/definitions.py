@@ -19,7 +19,8 @@ from typing import Annotated, Any, TypeVar
 
 PACKAGE = Path(__file__).parents[1]
 READ = ("attention", "cli", "models", "tasks", "train.config")  # rooms and modules of configurations and options
-IMPORTED = ("attractor.errors", "attractor.fields", "attractor.console")  # modules of attractor that load at once
+# modules of attractor that load at once
+IMPORTED = ("attractor.errors", "attractor.fields", "attractor.console", "attractor.files.code")
 METHODS = ("replace", "_refuse_unknown", "to_dict", "seq_len", "resolved")  # those that need no other package
 Value = TypeVar("Value")
 POSITIONAL = "positional"

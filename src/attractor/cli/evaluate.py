@@ -13,8 +13,7 @@ from attractor.cli.options import OfTrainedModel, dtype_of, given, refuse_given
 from attractor.cli.study_code import define_mechanisms
 from attractor.console import progress, waiting
 from attractor.errors import InputError, not_installed, require
-from attractor.files import write_bytes, write_json, write_text
-from attractor.models.recurrent import RecurrentModel
+from attractor.files import write_json, write_text
 from attractor.runs.machine import environment
 from attractor.runs.run_folder import RunFolder
 from attractor.train.config import TrainConfig, data_of
@@ -97,10 +96,8 @@ def evaluate(args: EvaluateArguments, console: Console) -> None:
 
 
 def _validation_sets(args: EvaluateArguments, console: Console) -> None:
-    from attractor.evaluate.boards.accuracy_figure import curves_figure
     from attractor.evaluate.boards.evaluation import Question, evaluate_run
     from attractor.evaluate.boards.table import record, table_of
-    from attractor.report.canvas import as_file
     from attractor.train.finished import finished_run
 
     question = Question(args.n_iterations, args.votes, args.seed, args.puzzles, args.batch_size, args.max_batches)
@@ -117,9 +114,6 @@ def _validation_sets(args: EvaluateArguments, console: Console) -> None:
         return
     written = args.out / "evaluation.json"
     write_json(written, evaluation)
-    if isinstance(run.model, RecurrentModel):
-        figure = curves_figure(rows, run.model.config.n_iterations)
-        write_bytes(args.out / "test-time.svg", as_file(figure, "svg", "test-time"))
     say(console, str(written))
 
 

@@ -3,7 +3,6 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from tyro.conf import Positional
@@ -12,9 +11,6 @@ from attractor.cli.console import answer, say
 from attractor.cli.options import dtype_of
 from attractor.files import refuse_inhabited
 from attractor.runs.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from attractor.train.config import TrainConfig
 
 HF = "hf"  # the format that every model has
 
@@ -107,9 +103,7 @@ def export(args: ExportArguments, console: Console) -> None:
     from attractor.hf.card import Exported, model_card
     from attractor.hf.export import export_model
     from attractor.hf.foreign_export import chosen_architecture
-    from attractor.hf.mechanism_text import sentences, sources
     from attractor.train.finished import finished_run
-    from attractor.train.parts import training_flops_per_token
     from attractor.train.saved_tokenizer import saved_settings, tokenizer_to_export
 
     architecture = None if args.to == HF else chosen_architecture(args.to)
@@ -119,13 +113,9 @@ def export(args: ExportArguments, console: Console) -> None:
     run = finished_run(args.run, torch.device("cpu"), args.checkpoint)
     tokenizer = tokenizer_to_export(folder, run.config)
     settings = saved_settings(folder.path)
-    tokens = (folder.summary() or {}).get("tokens")
     exported = Exported(
         name=out.resolve().name if args.out else args.run.resolve().name,
         step=int(run.checkpoint.rpartition("-")[2]),
-        mechanism=tuple(sentences(run.config.model)),
-        sources=sources(run.config.model),
-        training_flops=tokens and tokens * training_flops_per_token(run.config.model, run.config.seq_len),
         dtype=str(dtype or run.model.embedding.weight.dtype).removeprefix("torch."),
         max_length=run.model.max_length,
         has_tokenizer=tokenizer is not None,
@@ -134,7 +124,6 @@ def export(args: ExportArguments, console: Console) -> None:
         is_foreign=architecture is not None,
     )
     card = model_card(folder, exported)
-    labels = labels_to_export(run.config)
     export_model(
         run.model,
         out,
@@ -143,18 +132,9 @@ def export(args: ExportArguments, console: Console) -> None:
         args.self_contained,
         args.max_shard_size,
         dtype,
-        labels,
-        settings,
-        run.config.seq_len,
-        architecture,
+        settings=settings,
+        trained_length=run.config.seq_len,
+        to=architecture,
     )
     say(console, str(out))
     answer(console, folder=str(out), checkpoint=run.checkpoint)
-
-
-def labels_to_export(config: "TrainConfig") -> tuple[str, ...]:
-    """Return the names of a classifier's classes; none for other models and for regression."""
-    from attractor.tasks.glue import Glue
-    from attractor.tasks.glue.table import TABLE
-
-    return TABLE[config.task.glue_task].labels if isinstance(config.task, Glue) else ()

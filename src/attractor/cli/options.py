@@ -11,7 +11,7 @@ from attractor.attention.named import Mechanism
 from attractor.cli.config_file import WHOLE, settings_in
 from attractor.errors import InputError, unknown
 from attractor.models import FAMILIES
-from attractor.tasks import TASKS
+from attractor.tasks import KINDS
 from attractor.train.config import Runtime, TrainConfig, stored_config
 from attractor.train.distributed import World
 from attractor.train.from_recipe import EVAL_BATCHES, config_from_recipe
@@ -32,7 +32,7 @@ def settings(without: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
 
     An option that is not given leaves the recipe unchanged. Fields of the same name are one option."""
     options: dict[str, tuple[str, Any, Any]] = {}
-    for config in (*FAMILIES.values(), TrainConfig, *TASKS.values()):
+    for config in (*FAMILIES.values(), TrainConfig, *KINDS):
         for f in fields(config):
             if f.name not in ("model", *without):
                 kind: Any = str if f.name in NAMES else f.type

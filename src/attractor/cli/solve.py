@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from tyro.conf import Positional
 
-from attractor.cli.console import answer, say
+from attractor.cli.console import answer
 from attractor.cli.options import OfTrainedModel
 from attractor.cli.study_code import define_mechanisms
 from attractor.errors import InputError, require
-from attractor.files import prepare_place, write_bytes
 from attractor.train.hardware import resolve_device
 
 if TYPE_CHECKING:
@@ -35,8 +34,6 @@ class SolveArguments(OfTrainedModel):
     """seed of the starts of all votes but the first"""
     exact: bool = False
     """solve by search, without a model"""
-    out: Path | None = None
-    """picture of the iterations: FILE.svg or .png"""
 
 
 def solve(args: SolveArguments, console: Console) -> None:
@@ -44,7 +41,6 @@ def solve(args: SolveArguments, console: Console) -> None:
 
     attractor solve board.txt --run runs/sudoku --votes 8
     """
-    from attractor.evaluate.boards.trajectory_figure import KINDS
     from attractor.tasks import sudoku
 
     require(args.n_iterations is None or args.n_iterations >= 1, "n_iterations", "at least 1", args.n_iterations)
@@ -55,11 +51,6 @@ def solve(args: SolveArguments, console: Console) -> None:
         raise InputError("run must be given, or exact instead of it; 'attractor train --task sudoku' makes a run")
     require(not args.exact or args.votes == 1, "votes", searches, args.votes, "leave it out")
     require(not args.exact or args.code is None, "code", searches, args.code, "leave it out")
-    if args.out is not None:
-        require(not args.exact, "out", "left out with exact, which has no iterations", str(args.out))
-        rule = "a name that ends in " + ", ".join(f".{kind}" for kind in KINDS)
-        require(args.out.suffix[1:] in KINDS, "out", rule, str(args.out))
-        prepare_place(args.out)
     board, solution = _puzzle(args.puzzle)
     if args.run is not None:
         define_mechanisms(args.code, console)
@@ -73,22 +64,15 @@ def _by_model(
     args: SolveArguments, run: "Finished", board: "np.ndarray", solution: "np.ndarray", console: Console
 ) -> None:
     from attractor.evaluate.boards.board_display import show_trajectory, verdict
-    from attractor.evaluate.boards.local_exponents import local_exponents
     from attractor.evaluate.boards.solve import solve as answer_to
-    from attractor.evaluate.boards.trajectory_figure import picture
 
     with run.autocast():
         solved = answer_to(run.model, board[None], args.n_iterations, args.votes, args.seed)
     show_trajectory(console, solved.trajectory, board)
-    winner = int(solved.winners[0])
     if args.votes > 1:
-        console.print(f"vote {winner + 1} of {args.votes} has the lowest energy", highlight=False)
+        console.print(f"vote {int(solved.winners[0]) + 1} of {args.votes} has the lowest energy", highlight=False)
     console.print(verdict(solved.grids[0], board, solution), highlight=False, soft_wrap=True)
     answer(console, answer=solved.grids[0].tolist(), solution=solution.tolist())
-    if args.out is not None:
-        growth = local_exponents(run.model, board, args.n_iterations, winner, args.seed)
-        write_bytes(args.out, picture(solved.trajectory, board, growth, args.out.suffix[1:]))
-        say(console, str(args.out))
 
 
 def _run_for(board: "np.ndarray", path: Path, args: SolveArguments) -> "Finished":

@@ -10,7 +10,7 @@ from attractor.equilibrium import fixed_point, manifold
 
 __all__ = ["fixed_point", "manifold"]
 
-_ON_DEMAND = ("master_equation", "projector")
+_ON_DEMAND = ("master_equation",)
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -18,11 +18,12 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from attractor.errors import InputError
 
@@ -128,6 +129,19 @@ def found_again(place: str, name: str, checksum: str) -> Any:
     if thing is None or checksum_of_code(thing) != checksum:
         raise InputError(f"file '{place}' must stay as it was when the command began; repeat the command")
     return thing
+
+
+class DefinedByPath:
+    """A dataclass that other processes make again where a file defines it: they execute that file first."""
+
+    def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
+        if not is_by_path(type(self)):
+            return super().__reduce_ex__(protocol)
+        return _made_again, (portable(type(self)), {f.name: getattr(self, f.name) for f in fields(cast(Any, self))})
+
+
+def _made_again(place: tuple[str, str, str], values: dict[str, Any]) -> Any:
+    return found_again(*place)(**values)
 
 
 def source_of(thing: Any) -> str | None:

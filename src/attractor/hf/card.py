@@ -1,25 +1,24 @@
 """Write the model card of an exported run, which the Hub shows above the model's files.
 
 The head is YAML for programs, the rest Markdown for people. The card repeats what the run folder says about the
-exported weights; anything unknown is left out and never guessed. Names and descriptions come from users, so they are
-quoted in the head and escaped below it. Paths are shortened to their last part.
+exported weights; anything unknown is left out and never guessed. Names come from users, so they are quoted in the head
+and escaped below it. Paths are shortened to their last part.
 """
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from attractor.console import in_bytes, in_time, with_prefix
+from attractor.console import with_prefix
 from attractor.runs.configuration import dotted_fields
 from attractor.runs.run_folder import RunFolder
 from attractor.verdict.words import on_one_line
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
-MEASURES = {"valid_loss": "loss (nats)", "context_gain": "gain from context (nats)"}
-NO_SETTING = ("label", "model", "task", "start", "data")  # fields that other sections of the card show
+NOT_TRAINED = ("model", "seed")  # what the configuration of an imported or converted model says of the model itself
 CHAT = (
     'chat = [{"role": "user", "content": "Hello"}]',
     "tokens = tokenizer.apply_chat_template(",
@@ -34,9 +33,6 @@ class Exported:
 
     name: str  # of the exported folder
     step: int | None = None  # of the weights
-    mechanism: Sequence[str] = ()  # a sentence for each part that is not standard
-    sources: Sequence[str] = ()  # papers that introduced the mechanism
-    training_flops: float | None = None
     dtype: str | None = None
     max_length: int | None = None  # None means no limit
     has_tokenizer: bool = False
@@ -46,212 +42,125 @@ class Exported:
 
 
 def model_card(run: RunFolder, exported: Exported) -> str:
-    facts = RunFacts.of(run, exported)
+    summary = run.summary() or {}
+    trained = summary.get("steps") != 0  # a run of no steps holds an imported or converted model
+    labels = (run.config.get("model") or {}).get("n_classes") is not None
+    lines = [line for line in run.metrics() if line["step"] == exported.step and "valid_loss" in line]
+    measured = {name: value for name, value in (lines[-1] if lines else {}).items() if name not in ("step", "tokens")}
+    data = data_name(run.config) if trained else ""
+    metric = (summary.get("metric") or {}).get("name", "")
     sections = (
-        ("", introduction(facts)),
-        ("Mechanism", mechanism(facts)),
-        ("Size", table(("what", "value"), size(facts))),
-        ("Origin", origin(facts)),
-        ("Data", data(facts)),
-        ("Training", table(("what", "value"), training(facts))),
-        ("Results", results(facts)),
-        ("Environment", table(("what", "value"), environment(facts))),
-        ("Limits", bullets(limits(facts))),
-        ("How to load", loading(facts)),
+        ("", introduction(run.config, summary, exported, data, labels)),
+        ("Results", results(measured, trained)),
+        ("Settings", table(settings(run, summary, exported, trained))),
+        ("Limits", "\n".join(f"- {limit}" for limit in limits(run.config, summary, exported, trained, bool(measured)))),
+        ("How to load", loading(exported, labels)),
     )
     body = "\n\n".join(f"## {title}\n\n{text}" if title else text for title, text in sections if text)
-    return f"---\n{head(facts)}---\n\n# {escaped(exported.name)}\n\n{body}\n"
+    head = metadata(run.config, exported, data, labels, metric, measured.get(metric))
+    return f"---\n{head}---\n\n# {escaped(exported.name)}\n\n{body}\n"
 
 
-@dataclass(frozen=True)
-class RunFacts:
-    """What the card uses of a run folder."""
-
-    config: dict[str, Any]
-    summary: dict[str, Any]
-    environment: dict[str, Any]
-    validated: dict[str, Any]  # the line of metrics that measured the exported weights
-    exported: Exported
-
-    @classmethod
-    def of(cls, run: RunFolder, exported: Exported) -> "RunFacts":
-        lines = [line for line in run.metrics() if line["step"] == exported.step and "valid_loss" in line]
-        return cls(run.config, run.summary() or {}, run.environment, lines[-1] if lines else {}, exported)
-
-    @property
-    def model(self) -> dict[str, Any]:
-        return self.config.get("model") or {}
-
-    @property
-    def task(self) -> dict[str, Any]:
-        return self.config.get("task") or {}
-
-    @property
-    def attention(self) -> str:
-        """The name of the mechanism, or an empty string."""
-        named = self.model.get("attention")
-        return named if isinstance(named, str) else ""
-
-    @property
-    def labels(self) -> bool:
-        return self.model.get("n_classes") is not None
-
-    @property
-    def trained(self) -> bool:
-        """Whether the run trained. A run of no steps holds an imported or converted model."""
-        return self.summary.get("steps") != 0
-
-    @property
-    def origin(self) -> dict[str, Any]:
-        return self.summary.get("imported") or self.summary.get("converted") or {}
-
-    @property
-    def metric(self) -> str:
-        return (self.summary.get("metric") or {}).get("name", "")
-
-    @property
-    def data_name(self) -> str:
-        if not self.trained:
-            return ""
-        named = self.task.get("corpus") or self.task.get("glue_task") or self.task.get("kind") or ""
-        return without_folders(str(named))
-
-    @property
-    def measures(self) -> dict[str, float]:
-        """The measures of the exported weights on the validation data."""
-        values = {name: value for name, value in self.validated.items() if name not in ("step", "tokens")}
-        return {name: value for name, value in values.items() if isinstance(value, int | float)}
-
-
-def head(facts: RunFacts) -> str:
+def metadata(
+    config: Mapping[str, Any], exported: Exported, data: str, labels: bool, metric: str, value: float | None
+) -> str:
     """Return the YAML head. Texts are quoted as in JSON, which is valid YAML."""
-    tags = dict.fromkeys(["attractor", "attention", *filter(None, [facts.attention, facts.model.get("family")])])
+    known = config.get("model") or {}
+    tags = dict.fromkeys(["attractor", "attention", *filter(None, [attention_of(config), known.get("family")])])
     lines = ["library_name: transformers"]
-    if task := pipeline(facts):
+    task = ("text-classification" if labels else "text-generation") if exported.has_tokenizer else ""
+    if task:  # tokens without a tokenizer are no text
         lines.append(f"pipeline_tag: {task}")
     lines += ["tags:", *(f"- {quoted(tag)}" for tag in tags)]
-    value = facts.measures.get(facts.metric)
-    if task and value is not None and facts.data_name:
+    if task and value is not None and data:
         lines += [
             "model-index:",
-            f"- name: {quoted(facts.exported.name)}",
+            f"- name: {quoted(exported.name)}",
             "  results:",
             f"  - task: {{type: {task}}}",
-            f"    dataset: {{type: {quoted(facts.data_name)}, name: {quoted(facts.data_name)}}}",
+            f"    dataset: {{type: {quoted(data)}, name: {quoted(data)}}}",
             "    metrics:",
-            f"    - {{type: {quoted(facts.metric)}, value: {value:.6f}}}",
+            f"    - {{type: {quoted(metric)}, value: {value:.6f}}}",
         ]
     return "\n".join(lines) + "\n"
 
 
-def pipeline(facts: RunFacts) -> str:
-    """Return the Hub's task for the model, or an empty string where its tokens are no text."""
-    if not facts.exported.has_tokenizer:
-        return ""
-    return "text-classification" if facts.labels else "text-generation"
-
-
-def introduction(facts: RunFacts) -> str:
-    kind = "A language model" if facts.exported.has_tokenizer else "A model of sequences of tokens"
-    kind = "A model that labels sequences" if facts.labels else kind
-    n_parameters = facts.summary.get("n_parameters")
+def introduction(
+    config: Mapping[str, Any], summary: Mapping[str, Any], exported: Exported, data: str, labels: bool
+) -> str:
+    kind = "A language model" if exported.has_tokenizer else "A model of sequences of tokens"
+    kind = "A model that labels sequences" if labels else kind
+    n_parameters, attention = summary.get("n_parameters"), attention_of(config)
     of_size = f" of {with_prefix(n_parameters)} parameters" if n_parameters else ""
-    by = f" with {escaped(facts.attention)} attention" if facts.attention else ""
-    on = f" on {escaped(facts.data_name)}" if facts.data_name else ""
-    origin = f"trained{on} with" if facts.trained else "imported by"
-    return f"{kind}{of_size}{by}, {origin} attractor."
-
-
-def mechanism(facts: RunFacts) -> str:
-    if facts.exported.mechanism:
-        cited = [f"Published in {', '.join(facts.exported.sources)}."] if facts.exported.sources else []
-        return bullets(map(escaped, [*facts.exported.mechanism, *cited]))
-    return "The model uses standard softmax attention." if facts.attention == "standard" else ""
-
-
-def size(facts: RunFacts) -> dict[str, str]:
-    known = {"parameters": _counted(facts.summary.get("n_parameters")), "stored as": facts.exported.dtype}
-    return {name: value for name, value in known.items() if value} | settings(facts.model)
-
-
-def origin(facts: RunFacts) -> str:
-    if not facts.origin:
-        return ""
-    verb = "Imported" if "imported" in facts.summary else "Converted"
-    return f"{verb}, not trained here:\n\n{table(('what', 'value'), settings(facts.origin))}"
-
-
-def data(facts: RunFacts) -> str:
-    if not facts.trained:
-        return ""
-    described = str(facts.summary.get("data") or "")
-    for value in facts.task.values():
+    by = f" with {escaped(attention)} attention" if attention else ""
+    origin = "imported by" if summary.get("steps") == 0 else f"trained{f' on {escaped(data)}' if data else ''} with"
+    described = str(summary.get("data") or "") if data else ""
+    for value in (config.get("task") or {}).values():
         if isinstance(value, str):
             described = described.replace(value, without_folders(value))
-    paragraphs = [escaped(described)] if described else [escaped(facts.data_name)] if facts.data_name else []
-    if facts.config.get("start"):
-        paragraphs.append(
-            f"Training started from the weights of run {escaped(without_folders(str(facts.config['start'])))}."
-        )
-    if facts.config.get("data"):
-        paragraphs.append(f"SHA-256 of the data: `{plain(str(facts.config['data']))}`.")
-    return "\n\n".join(paragraphs)
+    return "\n\n".join(filter(None, (f"{kind}{of_size}{by}, {origin} attractor.", escaped(described))))
 
 
-def training(facts: RunFacts) -> dict[str, str]:
-    if not facts.trained:
-        return {}
-    summary, flops = facts.summary, facts.exported.training_flops
-    seconds, memory = summary.get("wall_seconds"), summary.get("peak_memory_bytes")
-    rows: dict[str, str | None] = {
-        "steps": _counted(summary.get("steps")),
-        "exported weights are of step": _counted(facts.exported.step),
-        "tokens": _counted(summary.get("tokens")),
-        "training FLOPs": None if flops is None else f"{flops:.2e}",
-        **settings({name: value for name, value in facts.config.items() if name not in NO_SETTING}),
-        "skipped steps": _counted(summary.get("skipped_steps")),
-        "training time": None if seconds is None else in_time(seconds),
-        "peak memory": None if memory is None else in_bytes(memory),
-    }
-    return {name: value for name, value in rows.items() if value is not None}
+def attention_of(config: Mapping[str, Any]) -> str:
+    """Return the name of the mechanism, or an empty string."""
+    named = (config.get("model") or {}).get("attention")
+    return named if isinstance(named, str) else ""
 
 
-def results(facts: RunFacts) -> str:
+def data_name(config: Mapping[str, Any]) -> str:
+    task = config.get("task") or {}
+    return without_folders(str(task.get("corpus") or task.get("kind") or ""))
+
+
+def results(measured: Mapping[str, Any], trained: bool) -> str:
     """Show the measures of the exported weights."""
-    if not facts.measures:
+    numbers = {name: value for name, value in measured.items() if isinstance(value, int | float)}
+    if not numbers:
         return ""
-    rows = {MEASURES.get(name, name): shown(value) for name, value in facts.measures.items()}
-    text = "The exported weights on the validation data of the run:\n\n" + table(("measure", "value"), rows)
-    if facts.trained:
-        text += "\n\nOne seed: how much these numbers would vary from seed to seed is unknown."
-    return text
+    shown = {name: f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}" for name, value in numbers.items()}
+    seeds = "\n\nOne seed: how much these numbers would vary from seed to seed is unknown." if trained else ""
+    return f"The exported weights on the validation data of the run:\n\n{table(shown)}{seeds}"
 
 
-def environment(facts: RunFacts) -> dict[str, str]:
-    return settings(dotted_fields(facts.environment) | {"device": facts.summary.get("device")})
+def settings(run: RunFolder, summary: Mapping[str, Any], exported: Exported, trained: bool) -> dict[str, str]:
+    """Return what is known of the model, its training and the machine, by the names of the run folder."""
+    config = run.config if trained else {name: run.config.get(name) for name in NOT_TRAINED}
+    counts = {"parameters": summary.get("n_parameters"), "exported weights are of step": exported.step}
+    counts |= {"tokens": summary.get("tokens")} if trained else {}
+    fields = {
+        **{name: value if value is None else f"{value:,}" for name, value in counts.items()},
+        "stored as": exported.dtype,
+        **dotted_fields(summary.get("imported") or summary.get("converted") or {}),
+        **dotted_fields(config),
+        **dotted_fields(run.environment),
+    }
+    known = {name: value for name, value in fields.items() if value is not None}
+    return {name: without_folders(v) if isinstance(v, str) else json.dumps(v) for name, v in known.items()}
 
 
-def limits(facts: RunFacts) -> list[str]:
-    seq_len, longest = facts.config.get("seq_len"), facts.exported.max_length
+def limits(
+    config: Mapping[str, Any], summary: Mapping[str, Any], exported: Exported, trained: bool, measured: bool
+) -> list[str]:
     paragraphs = []
-    if longest is not None:
-        paragraphs.append(f"The model takes sequences of at most {longest:,} tokens, since it has no more positions.")
-    if seq_len and facts.trained:
-        paragraphs.append(f"It was trained on sequences of {seq_len:,} tokens, and measured on none that are longer.")
-    if not facts.summary:
+    if exported.max_length is not None:
+        longest = f"{exported.max_length:,}"
+        paragraphs.append(f"The model takes sequences of at most {longest} tokens, since it has no more positions.")
+    if trained and config.get("seq_len"):
+        length = f"{config['seq_len']:,}"
+        paragraphs.append(f"It was trained on sequences of {length} tokens, and measured on none that are longer.")
+    if not summary:
         paragraphs.append("The run was not finished when this was written.")
-    measured = "All that was measured stands above" if facts.measures else "Nothing was measured here"
+    said = "All that was measured stands above" if measured else "Nothing was measured here"
     paragraphs.append(
-        f"{measured}. Truth, safety, bias, other languages and other kinds of text than its training data's were not "
+        f"{said}. Truth, safety, bias, other languages and other kinds of text than its training data's were not "
         "tested."
     )
     return paragraphs
 
 
-def loading(facts: RunFacts) -> str:
-    auto = "AutoModelForSequenceClassification" if facts.labels else "AutoModelForCausalLM"
-    exported, kept = facts.exported, facts.exported.has_tokenizer
-    name = json.dumps(plain(exported.name))
+def loading(exported: Exported, labels: bool) -> str:
+    auto = "AutoModelForSequenceClassification" if labels else "AutoModelForCausalLM"
+    kept, name = exported.has_tokenizer, json.dumps(plain(exported.name))
     trust = ", trust_remote_code=True" if exported.self_contained and not exported.is_foreign else ""
     lines = [f"from transformers import {auto}{', AutoTokenizer' if kept else ''}"]
     if not exported.self_contained and not exported.is_foreign:
@@ -260,7 +169,7 @@ def loading(facts: RunFacts) -> str:
     lines.append(f"model = {auto}.from_pretrained(folder{trust})")
     if kept:
         lines.append(f"tokenizer = AutoTokenizer.from_pretrained(folder{trust})")
-    if kept and not facts.labels:
+    if kept and not labels:
         lines += CHAT if exported.has_chat_template else ['tokens = tokenizer("Once", return_tensors="pt")']
         lines.append("print(tokenizer.decode(model.generate(**tokens, max_new_tokens=40)[0]))")
     where = "This needs attractor installed"
@@ -269,25 +178,9 @@ def loading(facts: RunFacts) -> str:
     return f"{where}.\n\n```python\n" + "\n".join(lines) + "\n```"
 
 
-def settings(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of a configuration that have a value."""
-    fields = {name: value for name, value in dotted_fields(config).items() if value is not None}
-    return {name: without_folders(v) if isinstance(v, str) else json.dumps(v) for name, v in fields.items()}
-
-
-def table(headings: tuple[str, str], rows: Mapping[str, str]) -> str:
-    if not rows:
-        return ""
-    lines = [headings, ("---", "---"), *((escaped(name), escaped(value)) for name, value in rows.items())]
-    return "\n".join(f"| {name} | {value} |" for name, value in lines)
-
-
-def bullets(lines: Iterable[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
-
-
-def shown(value: float) -> str:
-    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+def table(rows: Mapping[str, str]) -> str:
+    lines = ["| what | value |", "| --- | --- |"]
+    return "\n".join([*lines, *(f"| {escaped(name)} | {escaped(value)} |" for name, value in rows.items())])
 
 
 def without_folders(text: str) -> str:
@@ -307,7 +200,3 @@ def escaped(text: str) -> str:
 
 def quoted(text: str) -> str:
     return json.dumps(plain(text), ensure_ascii=False)
-
-
-def _counted(value: int | None) -> str | None:
-    return None if value is None else f"{value:,}"

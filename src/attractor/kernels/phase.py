@@ -7,8 +7,8 @@ implementation saves only cosines and sines. A gradient g = [g_c, g_s] of y give
 
     g_a = v (g_s cos a - g_c sin a),   g_v = g_c cos a + g_s sin a + W' g_a,   g_W = sum g_a v'             (2)
 
-The kernel for GPUs (`gpu/phase.py`), where reading costs more than computing, saves only v. Angles are computed in fp32
-or wider, since the 8 bits of bf16 would change them. v: B T H K, as projections leave it in memory; y: B T H 2K.
+Angles are computed in fp32 or wider, since the 8 bits of bf16 would change them. v: B T H K, as projections leave it in
+memory; y: B T H 2K.
 """
 
 import torch

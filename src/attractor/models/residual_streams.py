@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from attractor.attention import Cache, Rotation
 from attractor.attention.named import Mechanism
+from attractor.attention.surroundings import FirstValues
 from attractor.equilibrium.manifold import sinkhorn
 from attractor.kernels.precision import without_autocast
 from attractor.models.block import Block
@@ -88,9 +89,14 @@ class StreamedBlock(Block):
         self.attention_mixing, self.mlp_mixing = mixing(2 * layer_index), mixing(2 * layer_index + 1)
 
     def forward(
-        self, x: Tensor, mask: bool | Tensor = True, rotation: Rotation | None = None, cache: Cache | None = None
+        self,
+        x: Tensor,
+        mask: bool | Tensor = True,
+        rotation: Rotation | None = None,
+        cache: Cache | None = None,
+        *first_values: FirstValues,
     ) -> tuple[Tensor, Tensor]:
         read, mixed, weights = self.attention_mixing(x)
-        attended, aux_loss = self.attend(read, mask, rotation, cache)
+        attended, aux_loss = self.attend(read, mask, rotation, cache, *first_values)
         read, mixed, weights = self.mlp_mixing(mixed + weights * attended.unsqueeze(2))  # (1)
         return mixed + weights * self.transform(read).unsqueeze(2), aux_loss  # (1)

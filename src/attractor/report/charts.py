@@ -1,8 +1,8 @@
 """The charts of a study, which its figures draw as lines and its page shows with zoom.
 
 They show losses over tokens; quantities of the study by layer; numbers that were measured repeatedly during training
-(`trajectories` in a summary) over steps, those of logits over heads as well; and how much each block changed its input
-at the last measurement. A chart appears if some run has its numbers.
+(`trajectories` in a summary) over steps, those of logits over heads as well. A chart appears if some run has its
+numbers.
 """
 
 import re
@@ -16,8 +16,6 @@ from operator import attrgetter
 from attractor.report.curves import Curves, by_place, over_heads, profiles, trajectories, trajectory
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.legs import SPEED
-from attractor.report.recurrent_dynamics import COURSES, courses, measures_over_time, over_time
-from attractor.runs.quantity import Quantity
 from attractor.runs.study_record import stored_loss_unit
 
 Frame = tuple[float, float]
@@ -75,10 +73,6 @@ TRACES = (
     Trace("max_logit", "Largest logit of attention on the probe", "logit"),
     Trace("logit_change", "Change of the probe's logits since the previous measurement", "mean change"),
 )
-BLOCKS = (
-    Quantity("change by the fast blocks", "timescales.fast_change"),
-    Quantity("change by the slow blocks", "timescales.slow_change"),
-)
 SEEDS = "Each line is the mean over seeds, and its band reaches from the lowest seed to the highest."
 INTERVAL = "Each line is the mean over seeds with its 95% t interval as a band; a single seed has no interval."
 
@@ -86,7 +80,7 @@ INTERVAL = "Each line is the mean over seeds with its 95% t interval as a band; 
 @lru_cache(maxsize=1)
 def charts(judged: JudgedStudy) -> tuple[Chart, ...]:
     """Return the charts for which the record has the numbers; pictures and page ask for the same ones."""
-    makers = (_losses, _layered, _traced, _by_head, _of_blocks, _of_dynamics)
+    makers = (_losses, _layered, _traced, _by_head)
     made: dict[str, Chart] = {}
     for chart in (chart for make in makers for chart in make(judged)):
         # Two titles may differ in signs or letters that names do not have.
@@ -184,38 +178,6 @@ def _by_head(judged: JudgedStudy) -> Iterator[Chart]:
                 "seed, and its band reaches from the lowest head to the highest."
             )
             yield _of_places(f"heads-{slug(trace.name)}", title, caption, "steps", trace.y_label, panels)
-
-
-def _of_blocks(judged: JudgedStudy) -> Iterator[Chart]:
-    for quantity in BLOCKS:
-        measure = judged.with_layers(quantity)
-        panels = _by_column(judged, lambda column, of=measure: profiles(judged, of, column))  # type: ignore[misc]
-        if panels:
-            title = in_capitals(quantity.name)
-            caption = (
-                f"The figure shows the {quantity.name}, |block(x) - x| / |x|, at each call in order, at the last "
-                f"measurement. {SEEDS} A block at its equilibrium would change nothing. Post is called once for each "
-                "of its evaluations."
-            )
-            yield _of_places(slug(quantity.name), title, caption, "call", "|block(x) - x| / |x|", panels)
-
-
-def _of_dynamics(judged: JudgedStudy) -> Iterator[Chart]:
-    for course in COURSES:
-        panels = _by_column(judged, partial(courses, judged, course))
-        if panels:
-            caption = " ".join(filter(None, (f"{_shown(course.title, course.x_label)} {SEEDS}", course.remark)))
-            yield _of_places(
-                f"dynamics-{slug(course.title)}", course.title, caption, course.x_label, course.y_label, panels
-            )
-    for part, measure in measures_over_time(judged):
-        panels = _by_column(judged, partial(over_time, judged, part, measure))
-        if not panels:  # some seed of every cell has no number yet
-            continue
-        accuracy = measure.replace("_", " ")  # or energy
-        title = f"{in_capitals(accuracy)}, {part}, by number of iterations"
-        caption = f"The figure shows the {accuracy} on the set '{part}' against the number of iterations. {SEEDS}"
-        yield _of_places(f"longer-{slug(part)}-{slug(measure)}", title, caption, "iterations", accuracy, panels)
 
 
 def _shown(title: str, place: str) -> str:

@@ -3,7 +3,7 @@
 Each figure is drawn once and goes into a page as well as into files.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attractor.report.attention_maps import Heatmaps, heatmaps, rival_of
-from attractor.report.canvas import GREY, INK, PALETTE, as_file, as_svg, blank, lay_out, styles
+from attractor.report.canvas import GREY, INK, as_file, as_svg, blank, lay_out, styles
 from attractor.report.charts import Chart, charts
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.panels import ACROSS, lines, name_lines, panels_of
-from attractor.report.recurrent_dynamics import Portrait, portraits
 from attractor.runs.quantity import Quantity
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ def pictures(judged: JudgedStudy) -> list[Picture]:
         *drawn[:after_losses],
         *_differences(judged),
         *drawn[after_losses:],
-        *_portraits(judged),
         *_maps(judged),
     ]
 
@@ -76,23 +74,6 @@ def _differences(judged: JudgedStudy) -> Iterator[Picture]:
             "(after Holm's correction). An open point marks no difference, an open verdict, or a single pair of seeds, "
             "which has no interval.",
             partial(_draw_differences, judged, first),
-        )
-
-
-def _portraits(judged: JudgedStudy) -> Iterator[Picture]:
-    panels = {
-        " · ".join(filter(None, (column, row))): portrait
-        for column in judged.design.columns
-        for row, portrait in portraits(judged, column).items()
-    }
-    if panels:
-        yield Picture(
-            "portraits",
-            "Phase portraits",
-            "Each path shows the states of one board, iteration by iteration, on the two axes along which the states "
-            "vary most. The title gives the share of the variance along these axes. An open point marks the first "
-            "state of a board, and a full point its last.",
-            partial(_draw_portraits, panels),
         )
 
 
@@ -150,20 +131,6 @@ def _in_short(value: float, _place: float) -> str:
         if value >= size:
             return f"{value / size:.9g}{sign}"
     return f"{value:g}"
-
-
-def _draw_portraits(portraits: Mapping[str, Portrait]) -> "Figure":
-    figure, panels = panels_of(portraits, 2.7)
-    for name, axes in panels.items():
-        axes.set_title(f"{name} ({portraits[name].share:.0%})", fontsize=10, color=INK)
-        for board, orbit in enumerate(portraits[name].orbits):
-            x, y = zip(*orbit, strict=True)
-            color = PALETTE[board % len(PALETTE)]
-            axes.plot(x, y, color=color, linewidth=0.9, marker=".", markersize=2.5)
-            axes.plot(x[:1], y[:1], color=color, marker="o", markersize=5.5, fillstyle="none")
-            axes.plot(x[-1:], y[-1:], color=color, marker="o", markersize=5.5)
-        axes.tick_params(labelleft=False, labelbottom=False)
-    return figure
 
 
 def _draw_differences(judged: JudgedStudy, measure: Quantity) -> "Figure":

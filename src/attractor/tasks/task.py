@@ -14,6 +14,7 @@ import numpy as np
 
 from attractor.errors import unknown
 from attractor.fields import PrintsChanges, stored_fields
+from attractor.files.code import DefinedByPath
 
 NOT_SCORED = -100  # the same as in kernels/cross_entropy.py, which tasks do not need
 
@@ -95,7 +96,7 @@ class Measured(Protocol):
 
 
 @dataclass(frozen=True)
-class TaskConfig(PrintsChanges, ABC):
+class TaskConfig(PrintsChanges, DefinedByPath, ABC):
     """All that determines a task's data but the seed. `kind` names a subclass."""
 
     kind: ClassVar[str]

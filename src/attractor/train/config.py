@@ -16,7 +16,6 @@ from attractor.models.config import ModelConfig
 from attractor.models.families import model_config
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import TASKS, Task, TaskConfig
-from attractor.tasks.glue.task import Glue
 from attractor.tasks.recall import Recall
 from attractor.tasks.sudoku import Sudoku
 from attractor.tasks.text import Text
@@ -48,7 +47,7 @@ class TrainConfig(PrintsChanges):
 
     model: ModelConfig[LanguageModel] = LAPTOP
     task: TaskConfig = field(default_factory=Text)
-    """text, mqar, needle, sudoku or glue"""
+    """text, mqar, needle or sudoku"""
     seed: int = 0
     """seed of initial weights and of the data's order"""
     start: str | None = None
@@ -286,7 +285,7 @@ def task_from_dict(stored: dict[str, Any]) -> TaskConfig:
     values = dict(stored)
     kind = values.pop("kind", None)
     if kind not in TASKS:
-        raise unknown("task", kind, TASKS)
+        raise unknown("task", kind, TASKS, see="one that a file defines is known with --code FILE.py")
     return TASKS[kind].from_dict(values)
 
 
@@ -418,20 +417,6 @@ RECIPES: dict[str, TrainConfig] = {
         eval_every=1_000,
         eval_batches=None,
     ),
-    # CoupledQK, section 3.4: five epochs of SST-2 (other tasks: --epochs) at 2e-5. Where the paper is silent, BERT's
-    # values: batches of 32, decay 0.01, a tenth of warm-up (Devlin et al. 2019, appendix A). The schedule is a cosine.
-    "glue": TrainConfig(
-        task=Glue(),
-        n_steps=10_524,
-        batch_size=32,
-        seq_len=128,
-        lr=2e-5,
-        warmup_steps=1_052,
-        betas=(0.9, 0.999),
-        weight_decay=0.01,
-        eval_every=500,
-        eval_batches=None,
-    ),
     # QuacK, section 4. What the paper leaves open is as in the other recipes: decay 0.1, clipping at 1, and the same
     # rate for the parameters that AdamW moves.
     "1b": TrainConfig(
@@ -503,7 +488,6 @@ ABOUT_RECIPES = {
     "medium": "CoupledQK's training of its medium model",
     "large": "CoupledQK's training of its large model",
     "mqar": "CoupledQK's associative recall",
-    "glue": "CoupledQK's fine-tuning on SST-2",
     "1b": "QuacK's training at a high rate with Muon",
     "fast-slow": "FastSlow's training of its small model",
     "sudoku": "Sudoku with an iterated model (Jacobians)",

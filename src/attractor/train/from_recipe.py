@@ -13,7 +13,7 @@ from attractor.models.config import ROTATIONS, ModelConfig
 from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks import TASKS, TaskConfig
-from attractor.tasks.text import Text, prepared_folder, tokenizer_of
+from attractor.tasks.text import Text, tokenizer_of
 from attractor.train.config import DEFAULT_RECIPE, RECIPE_OF_TASK, RECIPES, Runtime, TrainConfig, data_of
 from attractor.train.fit import auto_batch
 from attractor.train.memory import ProcessLayout
@@ -65,6 +65,8 @@ def config_from_recipe(
     if base.eval_batches is None and isinstance(task_config, Text):
         given.setdefault("eval_batches", eval_batches)
     if isinstance(given.get("attention"), Whole) and model.positions in ROTATIONS and "start" not in given:
+        if epochs is None and "positions" not in given:
+            given.setdefault("n_steps", 2 * base.n_steps)  # by learned positions attention takes longer to learn
         given.setdefault("positions", "learned")  # such a layer takes no rotations
     suited = task_config.suited_positions
     if suited and model.positions not in suited and "start" not in given:
@@ -91,21 +93,14 @@ def config_from_recipe(
 
 
 def _continued(recipe: TrainConfig, given: dict[str, Any], size: str | None) -> ModelConfig[LanguageModel]:
-    """Return the model of the run that this run starts from.
-
-    For GLUE, `given` gets the tokenizer of that run."""
+    """Return the model of the run that this run starts from."""
     if size is not None:
         raise InputError("size must be left out with start, which brings the model of its run; leave it out")
     names = ("start", "attention", "seed")
     folder = recipe.replace(**{name: given[name] for name in names if name in given}).start_folder
     assert folder is not None
     source = TrainConfig.from_dict(RunFolder.open(folder).config)
-    glue = given.get("task", recipe.task.kind) == "glue"
-    if glue and isinstance(source.task, Text) and prepared_folder(source.task.corpus):
-        given.setdefault("glue_tokenizer", source.task.corpus)
-    elif glue and (folder / TOKENIZER_FILE).is_file():
-        given.setdefault("glue_tokenizer", str(folder / TOKENIZER_FILE))
-    elif given.get("task", recipe.task.kind) == "text":
+    if given.get("task", recipe.task.kind) == "text":
         _refuse_other_tokenizer(folder, given.get("corpus", getattr(recipe.task, "corpus", Text.corpus)))
     return source.model
 

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from attractor.corpus.tokenizer import Tokenizer, load_tokenizer, restore
+from attractor.corpus.tokenizer import Tokenizer, restore
 from attractor.corpus.tokenizer_settings import SETTINGS_FILE, TokenizerSettings
 from attractor.errors import InputError
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks import Task
-from attractor.tasks.glue import Glue, GlueTask
 from attractor.tasks.text import Text, TextTask, tokenizer_of
 from attractor.train.config import TrainConfig
 
@@ -20,9 +19,9 @@ def save_tokenizer(folder: RunFolder, task: Task, start: Path | None = None) -> 
     """Save the tokenizer, and for text in the tokens of the run `start` also its settings.
 
     The end of a document in training then also ends generated text."""
-    if isinstance(task, TextTask | GlueTask) and not (folder.path / TOKENIZER_FILE).exists():
-        tokenizer = task.tokenizer if isinstance(task, GlueTask) else task.corpus.tokenizer
-        settings = None if start is None or isinstance(task, GlueTask) else saved_settings(start)
+    tokenizer = task.corpus.tokenizer if isinstance(task, TextTask) else getattr(task, "tokenizer", None)
+    if tokenizer is not None and not (folder.path / TOKENIZER_FILE).exists():
+        settings = saved_settings(start) if start is not None and isinstance(task, TextTask) else None
         if settings is not None and settings.definition == tokenizer.definition:
             folder.write(SETTINGS_FILE, settings.stopping_at(tokenizer.end_of_text).stored())
         folder.write(TOKENIZER_FILE, tokenizer.definition)
@@ -61,4 +60,4 @@ def tokenizer_to_export(folder: RunFolder, config: TrainConfig) -> Tokenizer | N
         return saved
     if isinstance(config.task, Text):  # for an imported model without a tokenizer, bytes would be a guess
         return None if config.task.corpus.startswith(ELSEWHERE) else tokenizer_of_run(folder)
-    return load_tokenizer(config.task.glue_tokenizer) if isinstance(config.task, Glue) else None
+    return None

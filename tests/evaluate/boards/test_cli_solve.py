@@ -37,20 +37,17 @@ def test_search_solves_a_board_given_as_text_or_as_a_file(attractor: Command, tm
         assert attractor("solve", path, "--exact") == (0, solution + "\n", "")
 
 
-def test_a_model_solves_a_board_and_its_solution_is_judged(
-    attractor: Command, trained: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_model_solves_a_board_and_its_solution_is_judged(attractor: Command, trained: Callable[[str], Path]) -> None:
     run = str(trained("itrsa"))
     asked = ("solve", PUZZLE, "--run", run, "--n-iterations=6", "--votes=3", "--device=cpu")
-    code, out, err = attractor(*asked, "--out=pictures/way.png")
+    code, out, err = attractor(*asked)
     assert (code, err) == (0, "")
     assert "iteration 0: energy" in out
     assert "iteration 6: energy" in out
-    *_, vote, judged, path = out.splitlines()
+    *_, vote, judged = out.splitlines()
     assert "of 3 has the lowest energy" in vote
     assert judged.startswith(("right: ", "wrong: "))
-    assert (tmp_path / path).read_bytes().startswith(b"\x89PNG")
-    assert attractor(*asked)[1].splitlines() == out.splitlines()[:-1]
+    assert attractor(*asked)[1] == out
 
 
 def test_an_evaluation_prints_its_table_and_is_stored(
@@ -67,7 +64,6 @@ def test_an_evaluation_prints_its_table_and_is_stored(
         ("ood", 1),
         ("ood", 4),
     ]
-    assert (tmp_path / "kept" / "test-time.svg").read_text().startswith("<?xml")
 
 
 WRONG = {
@@ -107,13 +103,10 @@ def test_an_impossible_place_of_results_is_refused_before_the_work(
         raise AssertionError("the work began")
 
     monkeypatch.setattr("attractor.evaluate.boards.evaluation.evaluate_run", worked)
-    monkeypatch.setattr("attractor.cli.solve._by_model", worked)
     (tmp_path / "file").write_text("")
-    run = str(trained("itrsa"))
-    for command in (["evaluate", run, "--out=file/results"], ["solve", PUZZLE, f"--run={run}", "--out=file/a.svg"]):
-        code, _, err = attractor(*command)
-        assert code != 0
-        assert re.search("^error: .*'file", err, re.MULTILINE)
+    code, _, err = attractor("evaluate", str(trained("itrsa")), "--out=file/results")
+    assert code != 0
+    assert re.search("^error: .*'file", err, re.MULTILINE)
 
 
 def test_the_verdict_is_that_of_the_search() -> None:

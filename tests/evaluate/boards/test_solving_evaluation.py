@@ -14,12 +14,10 @@ from rich.console import Console
 from attractor.console import progress
 from attractor.errors import InputError
 from attractor.evaluate import boards as solving
-from attractor.evaluate.boards.accuracy_figure import curves_figure
 from attractor.evaluate.boards.evaluation import EvaluationRow, Question, evaluate_run
 from attractor.evaluate.boards.table import record
 from attractor.models import ItrSAConfig
 from attractor.models.recurrent import RecurrentModel
-from attractor.report.canvas import as_file
 from attractor.tasks.recall import Recall
 from attractor.tasks.sudoku import SudokuTask, generate
 from attractor.train.config import Runtime, TrainConfig
@@ -154,21 +152,6 @@ def test_a_record_holds_every_number_and_no_path(trained: Trained) -> None:
     assert [row["n_iterations"] for row in stored["rows"]] == [2, 3, 2, 3]
     assert stored["rows"][1] == {"set": "valid", "n_iterations": 3, **rows[1].measures}
     assert str(path) not in json.dumps(stored)
-
-
-@pytest.mark.parametrize("measures", [{"board_accuracy": 0.5, "cell_accuracy": 0.8, "energy": -3.0}, {"loss": 1.5}])
-def test_the_picture_has_a_curve_for_each_set_and_measure(measures: dict[str, float]) -> None:
-    rows = [EvaluationRow(part, n, measures) for part in ("valid", "ood") for n in (2, 8)]
-    figure = curves_figure(rows, n_iterations=4)
-    drawn = [
-        line
-        for axes in figure.axes
-        for line in axes.get_lines()
-        if len(line.get_xdata()) == 2 and line.get_marker() == "o"
-    ]
-    assert len(drawn) == 2 * len(measures)
-    assert len(figure.axes) == ("energy" in measures) + 1
-    assert as_file(figure, "svg", "test-time").startswith(b"<?xml")
 
 
 def test_a_log_shows_progress_and_the_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The trajectory of a board: its grids and energies at every iteration, its local exponents, and its picture."""
+"""The trajectory of a board: its grids and energies at every iteration."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ import torch
 
 from attractor.errors import InputError
 from attractor.evaluate import boards as solving
-from attractor.evaluate.boards.trajectory_figure import KINDS, chosen_times, picture
 from attractor.models import ItrSAConfig
 from attractor.models.recurrent import RecurrentModel
 
@@ -63,41 +62,3 @@ def test_accuracy_is_measured_on_blanks(itrsa: RecurrentModel, boards: Pair) -> 
     assert point.cell_accuracy == pytest.approx(1 - 1 / (puzzles == 0).sum())
     assert (earlier.n_iterations, point.n_iterations) == (2, 4)
     assert 0 < earlier.seconds < point.seconds
-
-
-def test_local_exponents_are_the_log_ratios_of_the_distance_of_two_orbits(model: RecurrentModel, boards: Pair) -> None:
-    """Criterion: an orbit that starts 1e-6 away in the same direction separates at the rates that the exponents
-    state."""
-    board, n, small = boards[0][1], 4, 1e-6
-    found = solving.local_exponents(model, board, n, seed=0)
-    tokens = torch.from_numpy(board.reshape(1, -1))
-    with torch.no_grad():
-        stimulus, x = model.stimulus(tokens), model.start(tokens)
-        v = torch.randn(1, x.numel(), 1, dtype=x.dtype, generator=torch.Generator().manual_seed(0)).reshape(x.shape)
-        y = x + small * v / v.norm()
-        distances = [small]
-        for _ in range(n):
-            x, y = (model.step(z, stimulus) for z in (x, y))
-            distances.append(float((x - y).norm()))
-    np.testing.assert_allclose(found, np.diff(np.log(distances)), atol=1e-4)
-
-
-def test_times_of_a_picture_span_the_orbit() -> None:
-    for n in (1, 2, 7, 16, 1000):
-        times = chosen_times(n)
-        assert times[0] == 0
-        assert times[-1] == n
-        assert len(times) <= 8
-        assert times == sorted(set(times))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_picture_has_the_chosen_format_and_is_reproducible(kind: str, itrsa: RecurrentModel, boards: Pair) -> None:
-    board = boards[0][0]
-    trajectory = solving.solve(itrsa, board[None], 3).trajectory
-    growth = solving.local_exponents(itrsa, board, 3)
-    first = picture(trajectory, board, growth, kind)
-    assert first.startswith({"svg": b"<?xml", "png": b"\x89PNG"}[kind])
-    if kind == "svg":  # its ids could be random
-        assert first == picture(trajectory, board, growth, kind)

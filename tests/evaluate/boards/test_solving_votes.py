@@ -8,6 +8,7 @@ from attractor.control import QKClip, QuacK
 from attractor.equilibrium.fixed_point import Solver
 from attractor.errors import InputError
 from attractor.evaluate import boards as solving
+from attractor.evaluate.boards.voting import lowest
 from attractor.models import ItrSAConfig
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
@@ -118,8 +119,6 @@ def test_impossible_requests_are_refused(itrsa: RecurrentModel, transformer: Lan
         solving.solve(itrsa, puzzles, batch_size=0)
     with pytest.raises(InputError, match="iterations must be at least one number"):
         solving.cast_votes(itrsa, puzzles, ())
-    with pytest.raises(InputError, match="vote must be at least 0, got -1"):
-        solving.local_exponents(itrsa, puzzles[0], vote=-1)
     with pytest.raises(InputError, match="boards must be at least one"):
         solving.solve(itrsa, puzzles[:0])
     with pytest.raises(InputError, match=r"model must be recurrent.*'transformer'; give an itrsa"):
@@ -129,3 +128,8 @@ def test_impossible_requests_are_refused(itrsa: RecurrentModel, transformer: Lan
     standing = ItrSAConfig(vocab_size=5, d_model=16, n_heads=2, max_seq_len=16, blank=None).build(seed=0)
     with pytest.raises(InputError, match="n_votes must be 1 where no cell starts from noise, got 2"):
         solving.solve(standing, puzzles, n_votes=2)
+
+
+def test_equal_energies_take_the_first_and_nan_never_wins() -> None:
+    energies = np.array([[1.0, 1.0, np.nan], [np.nan, np.inf, 3.0], [np.nan, np.nan, np.nan]])
+    assert lowest(energies).tolist() == [0, 2, 0]

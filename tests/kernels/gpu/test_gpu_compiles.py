@@ -54,19 +54,11 @@ def launch_maxima() -> None:
     largest_logits(q, k, 0.1, torch.arange(8), True, torch.ones(1, 1, 64, 64, dtype=torch.bool))
 
 
-def launch_phase() -> None:
-    from attractor.kernels.gpu.phase import phase_activation
-
-    v = torch.zeros(2, 64, 4, 128, dtype=torch.bfloat16, requires_grad=True)  # the width that needs most memory
-    phase_activation(v, torch.zeros(128, 128)).sum().backward()
-
-
 LAUNCHES = {  # with the number of kernels that each compiles, and the bytes of registers that one may spill
     "coupling": (launch_coupling, 8, 300),
     "cross entropy": (launch_cross_entropy, 1, 0),
     "differential": (launch_differential, 6, 0),
     "maxima": (launch_maxima, 1, 0),
-    "phase": (launch_phase, 2, 0),
 }
 
 

@@ -13,25 +13,12 @@ key.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from attractor.attention.acting_weight import acting_weight
 from attractor.attention.stage import Coupling, HeadLayout
-from attractor.kernels.fallback import use_kernel
 from attractor.kernels.phase import phase_activation
-
-FP64 = "it computes in fp32, and the input is fp64"
-
-
-def activated(v: Tensor, weight: Tensor) -> Tensor:
-    """Return the phase activation B T H 2K of v: B T H K, by the kernel if it applies."""
-    if not use_kernel("phase activation", v, FP64 if v.dtype == torch.float64 else None):
-        return phase_activation(v, weight)
-    from attractor.kernels.gpu.phase import phase_activation as kernel
-
-    return kernel(v, weight)
 
 
 @dataclass(frozen=True)
@@ -49,7 +36,7 @@ class PhaseActivation(nn.Module):
 
     def activate(self, v: Float[Tensor, "B H T K"]) -> Float[Tensor, "B H T 2*K"]:
         # Positions come before heads, as the projections leave them in memory.
-        return activated(v.transpose(1, 2), acting_weight(self.phase)).transpose(1, 2)  # (2)
+        return phase_activation(v.transpose(1, 2), acting_weight(self.phase)).transpose(1, 2)  # (2)
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return self.activate(q), self.activate(k)

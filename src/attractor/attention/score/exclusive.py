@@ -41,11 +41,11 @@ class ExclusiveScore(SoftmaxScore):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, x: Tensor) -> Tensor:
         context = super().forward(q, k, v, mask, x)
-        own = v[:, :, v.shape[2] - q.shape[2] :].repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+        values = v[:, :, v.shape[2] - q.shape[2] :].repeat_interleave(q.shape[1] // v.shape[1], dim=1)
         # Sums of products keep their precision in half precision.
         wide = torch.promote_types(v.dtype, torch.float32)
-        along = (context * own).sum(-1, keepdim=True, dtype=wide)
-        share = along / own.square().sum(-1, keepdim=True, dtype=wide).clamp(min=LEAST)
+        along = (context * values).sum(-1, keepdim=True, dtype=wide)
+        share = along / values.square().sum(-1, keepdim=True, dtype=wide).clamp(min=LEAST)
         if self.amount is not None:
             share = share * self.amount.to(wide).tanh().view(-1, 1, 1)  # (2)
-        return context - share.to(v.dtype) * own  # (1)
+        return context - share.to(v.dtype) * values  # (1)

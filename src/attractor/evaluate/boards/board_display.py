@@ -8,7 +8,6 @@ from rich.live import Live
 from rich.text import Text
 
 from attractor.evaluate.boards.solve import Trajectory
-from attractor.evaluate.boards.trajectory_figure import chosen_times
 from attractor.tasks.sudoku import conflicts, n_broken_units, show
 from attractor.tasks.sudoku.board import FILLED, SYMBOLS, is_solved
 
@@ -20,7 +19,8 @@ N_SNAPSHOTS = 5
 def show_trajectory(console: Console, trajectory: Trajectory, board: np.ndarray) -> None:
     n_iterations = len(trajectory.grids) - 1
     if not console.is_terminal:
-        for t in chosen_times(n_iterations, N_SNAPSHOTS):
+        later = np.geomspace(1, n_iterations, N_SNAPSHOTS - 1).round().astype(int)  # most changes happen at the start
+        for t in sorted({0, *later.tolist()}):
             console.print(Text(f"{numbers_at(trajectory, t)}\n{show(_grid(trajectory, t), board)}\n"))
         return
     with Live(console=console, auto_refresh=False) as live:

@@ -21,7 +21,6 @@ from attractor.errors import require
 from attractor.evaluate.boards.orbit import orbit, recurrent, require_answerable, starts
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel, counted
-from attractor.tasks.sudoku import lowest_energy
 
 
 @dataclass(frozen=True)
@@ -99,12 +98,16 @@ BY_BOARD = ("predictions", "winners", "energies", "last_energies")
 def _elect(blocks: Sequence[VoteBlock], number: int) -> Votes:
     """Choose the winners by (1), from the first votes on some boards."""
     answers, energies, lasts = (np.concatenate([block[i] for block in blocks], axis=2)[:, :, :number] for i in range(3))
-    _, n_boards, n_votes = energies.shape
-    votes = np.tile(np.arange(n_votes), n_boards)
-    winners = np.stack([lowest_energy(votes, sums.ravel(), n_votes) for sums in energies])  # (1)
+    n_boards = energies.shape[1]
+    winners = lowest(energies)  # (1)
     chosen = (np.arange(len(winners))[:, None], np.arange(n_boards), winners)
     seconds = np.sum([block.seconds for block in blocks], axis=0)
     return Votes(answers[chosen], winners, energies, lasts[chosen], seconds)
+
+
+def lowest(energies: np.ndarray) -> np.ndarray:
+    """Return the vote (last axis) of the lowest energy, the first among equals; NaN wins where there is no other."""
+    return np.where(np.isnan(energies), np.inf, energies).argmin(axis=-1)
 
 
 @torch.no_grad()

@@ -143,7 +143,7 @@ def _notes(plan: Plan, samples: Sequence[Sample]) -> Any:
         where = "No layer" if len(silent) == len(layers) else f"Not every layer (not {', '.join(map(str, silent))})"
         yield (
             f"{where} attends through a softmax that can be observed. Mechanisms of attractor with a softmax can be, "
-            "as well as models of transformers that use its table of attention functions, Falcon and BLOOM."
+            "as well as models of transformers that use its table of attention functions."
         )
     error = max(sample.jacobian_error for sample in samples)
     if error > TOLERANCE:

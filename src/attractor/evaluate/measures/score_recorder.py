@@ -4,8 +4,7 @@
         y, scored = scores.during(step, h)
 
 Our attention layers are known by their type. In a model of transformers any module may call the table of attention
-functions, so all modules are observed. Falcon and BLOOM do not call it (`fused_scores.py`). Outside of a step nothing
-is recorded, so Jacobians are not affected.
+functions, so all modules are observed. Outside of a step nothing is recorded, so Jacobians are not affected.
 """
 
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 
 from attractor.control.heads import attention_view
 from attractor.control.score_inputs import ScoreInputs, ScoreObserver, uses_table
-from attractor.evaluate.measures.fused_scores import READERS, FusedObserver
 from attractor.models.language_model import LanguageModel
 
 Step = Callable[[Tensor], Tensor]
@@ -31,14 +29,9 @@ class ScoreRecorder:
         if ours:
             observed = [m for name, m in self.model.named_modules() if attention_view(name, m) is not None]
         else:
-            observed = [m for m in self.model.modules() if type(m).__name__ in READERS or uses_table(m)]
-        self._observers = [self._observer(module) for module in observed]
+            observed = [m for m in self.model.modules() if uses_table(m)]
+        self._observers = [ScoreObserver(module, self._see) for module in observed]
         return self
-
-    def _observer(self, module: nn.Module) -> ScoreObserver | FusedObserver:
-        if type(module).__name__ in READERS:
-            return FusedObserver(module, self._see, lambda: self._seen is not None)
-        return ScoreObserver(module, self._see)
 
     def __exit__(self, *_: object) -> None:
         for observer in self._observers:

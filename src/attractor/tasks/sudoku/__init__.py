@@ -6,7 +6,6 @@ from attractor.tasks.sudoku.digging import add_givens, generate
 from attractor.tasks.sudoku.formats import Puzzles, read
 from attractor.tasks.sudoku.solver import count_solutions, solve
 from attractor.tasks.sudoku.task import Sudoku, SudokuTask, boards_right
-from attractor.tasks.sudoku.voting import lowest_energy
 
 __all__ = [
     "Puzzles",
@@ -17,7 +16,6 @@ __all__ = [
     "conflicts",
     "count_solutions",
     "generate",
-    "lowest_energy",
     "n_broken_units",
     "read",
     "show",

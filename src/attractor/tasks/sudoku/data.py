@@ -1,7 +1,7 @@
 """Boards for training, for validation, and out of distribution, which share no solution up to symmetry.
 
-Boards with symmetric solutions are the same sudoku in disguise (`symmetry`), so no canonical grid of a validation set
-occurs in training. Sizes 4 and 6 have only 2 and 49 such grids. At these sizes no canonical puzzle of a validation set
+Boards with symmetric solutions are the same sudoku in disguise (`symmetry`), so no solution of a validation set occurs
+in training up to symmetry. Sizes 4 and 6 have only 2 and 49 such grids. At these sizes no puzzle of a validation set
 occurs in training; the solution of a held-out board may occur, but from other givens. Distinct boards of files are
 taken in the order of a hash of their cells, those for validation first. So the held-out boards depend neither on the
 order in the files nor on the number of training boards.
@@ -18,7 +18,7 @@ from attractor.errors import InputError
 from attractor.tasks.sudoku.digging import add_givens, generate
 from attractor.tasks.sudoku.formats import files_at, read
 from attractor.tasks.sudoku.solver import count_solutions
-from attractor.tasks.sudoku.symmetry import canonical, canonical_puzzles
+from attractor.tasks.sudoku.symmetry import hashes
 
 GENERATED = "generated"
 IN_DISTRIBUTION = {4: (6, 9), 6: (14, 20), 9: (31, 42), 16: (130, 150)}  # givens, for size 9 as in the literature
@@ -87,8 +87,8 @@ def load_sets(
         valid["ood"], n_more = _from_files(size, ood_puzzles, ood_givens, n_valid_boards, OOD)
         n_malformed += n_more
 
-    held_out = {form for part in valid.values() for form in _canonical_bytes(part)}
-    kept = train.take(np.array([form not in held_out for form in _canonical_bytes(train)]))
+    held_out = np.concatenate([_hashes(part) for part in valid.values()])
+    kept = train.take(~np.isin(_hashes(train), held_out))
     if not len(kept):
         raise InputError(
             f"puzzles must give other sudokus than those held out, but all {len(train)} boards for training are "
@@ -139,12 +139,9 @@ def _in_order_of_hash(boards: np.ndarray) -> np.ndarray:
     return np.unique(hashes, return_index=True)[1]
 
 
-def _canonical_bytes(boards: Boards) -> list[bytes]:
-    if boards.boards.shape[1] in HELD_OUT_BY_PUZZLE:
-        forms = canonical_puzzles(boards.boards, boards.solutions)
-    else:
-        forms = canonical(boards.solutions)
-    return [form.tobytes() for form in forms]
+def _hashes(boards: Boards) -> np.ndarray:
+    by_puzzle = boards.boards.shape[1] in HELD_OUT_BY_PUZZLE
+    return hashes(boards.boards if by_puzzle else boards.solutions, boards.solutions)
 
 
 def _fingerprint(parts: Sequence[Boards]) -> str:

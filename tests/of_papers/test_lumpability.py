@@ -1,12 +1,14 @@
 """The lumpability defect has known values for simple chains, and the right bounds and invariances."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from attractor.analysis.lumpability import lumpability_profile
+from attractor.errors import InputError
+from papers.fast_slow.probes.lumpability import lumpability_profile
 
 
 def distributions(*shape: int, seed: int = 0) -> Tensor:
@@ -135,3 +137,15 @@ def test_maps_of_a_batch_are_measured_separately() -> None:
     for part, alone in zip(together, lumpability_profile(maps[2, 1], 4), strict=True):
         assert part.shape == (3, 2)
         torch.testing.assert_close(part[2, 1], alone)
+
+
+@pytest.mark.parametrize(
+    ("weights", "block", "message"),
+    [
+        *((torch.eye(4), n, f"^block must be an integer of at least 1, got {n}; ") for n in (0, -2, 2.5)),
+        (torch.ones(3, 4), 2, r"^weights must be square maps, got \(3, 4\); "),
+    ],
+)
+def test_what_has_no_blocks_is_refused(weights: Tensor, block: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        lumpability_profile(weights, block)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attractor.equilibrium.master_equation import check, closed_classes, stationary
-from attractor.equilibrium.projector import GeneratorFamily, ProjectorFit, fit_projector
+from papers.fast_slow.probes.projector import GeneratorFamily, ProjectorFit, fit_projector
 
 TINY = {"n_train": 64, "n_held_out": 32, "n_steps": 5, "batch_size": 16}
 
