@@ -2,13 +2,11 @@
 
 A key is a hash of a run's configuration. `--from-record` and the pool of runs find a run by its key, so a field that
 changes its name or its default would make every stored run unfindable. `run_keys.json` has, by record and cell, the key
-of each run as it is computed from the stored configuration. `PYTHONPATH=. python tests/test_run_keys.py` writes it anew once a
-record has been added.
-
-Few of these keys differ from those in the records. Penalties at their default weight, and orthogonal outputs, changed.
-The three comparisons on their own corpora name their folders. The rows with four streams were trained before their
-formula changed. In GLUE each seed starts from other weights, and in the study of the scale `bench` one seed was trained
-by an earlier configuration.
+of each run as it is computed from the stored configuration. `PYTHONPATH=. python tests/test_run_keys.py` writes it anew
+once a record has been added. Few of these keys differ from those in the records. Penalties at their default weight, and
+orthogonal outputs, changed. The three comparisons on their own corpora name their folders. The rows with four streams
+were trained before their formula changed. In GLUE each seed starts from other weights, and in the study of the scale
+`bench` one seed was trained by an earlier configuration.
 """
 
 import json

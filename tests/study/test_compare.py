@@ -110,16 +110,16 @@ def test_a_pilot_gives_each_row_its_best_rate_and_judges_none(base: TrainConfig,
     grid whose best rate is at its edge ends before any run that would be judged."""
     settings = {"recipe": "laptop", "corpus": base.task.corpus, "d_model": 16, "n_layers": 1, "n_steps": 6}
     settings |= {"eval_batches": 1, "device": "cpu", "seeds": 2, "workers": 2}
-    study = attractor.compare("standard", rates=(1e-9, 1e-2, 1e3), out=tmp_path / "tried", **settings)
+    study = attractor.compare("standard", lr=(1e-9, 1e-2, 1e3), out=tmp_path / "tried", **settings)
     assert {run.config.lr for run in study.runs} == {1e-2}
     assert {run.config.seed for run in study.runs} == {0, 1}
     pilot = StudyRecord.read(tmp_path / "tried" / "tried-rates")
     assert (pilot.design.seeds, pilot.finished) == ((PILOT_SEED,), 6)
-    with pytest.raises(InputError, match=r"standard is at the edge; give --rates 5e-10 1e-09 1e-08 1e-07 2e-07"):
-        attractor.compare("standard", rates=(1e-9, 1e-8, 1e-7), out=tmp_path / "edge", **settings)
+    with pytest.raises(InputError, match=r"standard is at the edge; give --lr 5e-10 1e-09 1e-08 1e-07 2e-07"):
+        attractor.compare("standard", lr=(1e-9, 1e-8, 1e-7), out=tmp_path / "edge", **settings)
     assert not (tmp_path / "edge" / "record.json").exists()
-    with pytest.raises(InputError, match="rates must be at least three different ones"):
-        attractor.compare("standard", rates=(1e-3, 1e-3), **settings)
+    with pytest.raises(InputError, match="lr must be one, or at least three different ones"):
+        attractor.compare("standard", lr=(1e-3, 1e-3), **settings)
     with pytest.raises(InputError, match="unknown match 'parameter'; did you mean 'parameters'"):
         attractor.compare("standard", match="parameter", **settings)
 

@@ -118,7 +118,7 @@ def options_of(command: str) -> list[Option]:
     options.sort(key=lambda option: not option.positional)
     if command in WITH_JSON:
         options.append(Option("json", "FLAG", "print one JSON object, and all else on standard error", "", "off"))
-    return [*options, *settings(arguments.without)] if hasattr(arguments, "without") else options
+    return [*options, *settings(arguments.without, arguments.several)] if hasattr(arguments, "without") else options
 
 
 def option_of(f: Field[Any], arguments: type) -> Option:
@@ -147,13 +147,13 @@ def described(name: str, configs: Iterable[type]) -> tuple[str, str]:
 
 
 @cache
-def settings(without: Sequence[str]) -> list[Option]:
+def settings(without: Sequence[str], several: Sequence[str]) -> list[Option]:
     """Return an option for each field of models, of training and of tasks."""
     options, train = definitions("cli.options"), definitions("train.config")
     parts = {**train.FAMILIES, "": train.TrainConfig, **train.TASKS}
     classes = [kind for config in parts.values() for kind in config.__mro__[::-1]]
     made = []
-    for name, kind, _ in options.settings(without):
+    for name, kind, _ in options.settings(without, several):
         owners = [owner for owner, config in parts.items() if name in {f.name for f in fields(config)}]
         owners = [] if "" in owners or set(train.FAMILIES) <= set(owners) else owners
         phrase, unset = described(name, classes)

@@ -43,7 +43,10 @@ def as_words(values: Mapping[str, Any], kinds: Mapping[str, str]) -> list[str]:
             step = f"give --{name.replace('_', '-')} here"
             raise InputError(f"{name} must be left out of a file where it names code, got {value!r}; {step}")
         several, listed = " " in kinds[name], value if isinstance(value, list) else [value]
-        if several != isinstance(value, list) or any(isinstance(part, dict | list) for part in listed):
+        is_open = kinds[name].endswith("...")  # for any number of values, also a single one
+        if (several != isinstance(value, list) and not is_open) or any(
+            isinstance(part, dict | list) for part in listed
+        ):
             rule = "a list of values" if several else "one value"
             raise InputError(f"{name} must be {rule}, got {value!r}; write {name} = {'[...]' if several else 'VALUE'}")
         words += [f"--{name}", *map(str, listed)] if several else [f"--{name}={value}"]

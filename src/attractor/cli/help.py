@@ -14,7 +14,7 @@ from attractor.errors import unknown
 WIDEST_NAME, NARROWEST = 26, 10  # columns of a name, and of the text beside it
 COMMON = (  # options of training commands that are shown without --help-all
     *("resume", "recipe", "config", "size", "epochs", "out", "device", "presets", "seeds", "within", "workers"),
-    *("margin", "thorough", "recall", "rates", "match"),
+    *("margin", "thorough", "recall", "match"),
     *("devices", "calibrate", "json", "d_model", "n_layers", "n_heads", "d_ff", "dropout"),
     *("attention", "n_kv_heads", "qk_norm", "task", "seed", "start", "n_steps", "batch_size"),
     *("seq_len", "lr", "warmup_steps", "optimizer", "weight_decay", "clip", "precision", "compile"),

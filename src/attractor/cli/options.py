@@ -27,16 +27,18 @@ NAMES = (
 )  # fields whose options take the name of a configuration
 
 
-def settings(without: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
+def settings(without: Sequence[str] = (), several: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
     """Return an option for every field of models, training and tasks except those in `without`.
 
-    An option that is not given leaves the recipe unchanged. Fields of the same name are one option."""
+    An option that is not given leaves the recipe unchanged. Fields of the same name are one option. Those in `several`
+    take any number of values."""
     options: dict[str, tuple[str, Any, Any]] = {}
     for config in (*FAMILIES.values(), TrainConfig, *KINDS):
         for f in fields(config):
             if f.name not in ("model", *without):
                 kind: Any = str if f.name in NAMES else f.type
                 kind = kind | Literal["auto"] if f.name == "batch_size" else kind
+                kind = tuple[kind, ...] if f.name in several else kind
                 options[f.name] = (f.name, kind | None, field(default=None))
     return list(options.values())
 
@@ -95,6 +97,7 @@ class Common(Carrying):
     """The recipe of a run and how it is carried out. The parser adds an option for every setting of a recipe."""
 
     without: ClassVar[Sequence[str]] = ()  # the fields that are no options
+    several: ClassVar[Sequence[str]] = ()  # the fields whose options take several values
 
     recipe: str | None = None
     """named settings, which all other options change; by default the task's"""
@@ -133,7 +136,7 @@ class Common(Carrying):
     @classmethod
     def settings(cls) -> list[tuple[str, Any, Any]]:
         """Return the options that are fields of recipes."""
-        return settings(cls.without)
+        return settings(cls.without, cls.several)
 
     def given(self) -> dict[str, Any]:
         """Return the fields of the configuration that are given as options."""

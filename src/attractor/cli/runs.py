@@ -65,6 +65,7 @@ class PlanArguments(TrainArguments):
 @dataclass(frozen=True)
 class CompareArguments(Common):
     without: ClassVar[Sequence[str]] = ("attention", "seed")
+    several: ClassVar[Sequence[str]] = ("lr",)
 
     presets: Positional[tuple[str, ...]] = ()
     """mechanisms; by default standard coupled-euler differential gated"""
@@ -80,10 +81,20 @@ class CompareArguments(Common):
     """also loss a second, higher rates and another size"""
     recall: bool = False
     """with --thorough: associative recall, too"""
-    rates: tuple[float, ...] | None = None
-    """learning rates; a pilot picks each row's best"""
     match: str = "tokens"
     """what is equal: tokens, parameters, flops or wall"""
+
+    def given(self) -> dict[str, Any]:
+        """A single learning rate is that of all rows."""
+        given = super().given()
+        rates = given.pop("lr", ())
+        return given | ({"lr": rates[0]} if len(rates) == 1 else {})
+
+    @property
+    def rates(self) -> tuple[float, ...] | None:
+        """Several learning rates, of which a pilot chooses one for each row."""
+        rates = getattr(self, "lr", None)
+        return rates if rates is not None and len(rates) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -270,6 +281,7 @@ def compare(args: CompareArguments, console: Console) -> None:
     verdict and a page.
 
         attractor compare standard gated --corpus notes.txt
+        attractor compare standard gated --lr 1e-3 2e-3 4e-3   # each at its best
         attractor compare runs/one runs/another
     """
     from attractor.study.compare import DEFAULT_PRESETS, Asked, compare_mechanisms

@@ -78,9 +78,9 @@ class Asked:
         require(self.thorough or not self.recall, "recall", "left out without --thorough", True, "give both")
         if self.rates is not None:
             few, lowest = len(set(self.rates)), min(self.rates, default=0)
-            require(few > 2, "rates", "at least three different ones", few, "the best must lie between two others")
-            require(lowest > 0, "rates", "positive", lowest)
-            require(self.within is None, "rates", "left out with --within", list(self.rates), "run them first")
+            require(few > 2, "lr", "one, or at least three different ones", few, "the best must lie between two others")
+            require(lowest > 0, "lr", "positive", lowest)
+            require(self.within is None, "lr", "one with --within", list(self.rates), "try several first")
         if self.within is not None:
             require(self.seconds > 0, "within", "a time above zero", self.within, "as 30m")
             n_seeds = len(self.chosen_seeds)
@@ -190,8 +190,8 @@ def best_rates(pilot: Study, conduct: Conduct, runtime: Runtime, console: Consol
     if at_edge:
         further = [rates[0] / 2, *rates, 2 * rates[-1]]
         raise InputError(
-            f"rates must reach beyond the best one of each row, and that of {' and '.join(at_edge)} is at the edge; "
-            f"give --rates {' '.join(f'{rate:g}' for rate in further)}, which runs the new ones alone"
+            f"lr must reach beyond the best one of each row, and that of {' and '.join(at_edge)} is at the edge; "
+            f"give --lr {' '.join(f'{rate:g}' for rate in further)}, which runs the new ones alone"
         )
     return best
 

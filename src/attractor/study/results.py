@@ -67,7 +67,6 @@ def compare(
     within: str | None = None,
     thorough: bool = False,
     recall: bool = False,
-    rates: Sequence[float] | None = None,
     match: str = "tokens",
     workers: int | None = None,
     **settings: Any,
@@ -78,7 +77,8 @@ def compare(
         attractor.compare(["runs/one", "runs/another"])
 
     A mechanism is a name, a config, or a class or function that returns a module. `settings` are the options of the
-    command, with underscores. Of stored runs nothing is written unless `out` names a folder.
+    command, with underscores; of several learning rates, as lr=(1e-3, 2e-3, 4e-3), each row has its best. Of stored
+    runs nothing is written unless `out` names a folder.
     """
     runs = compared[0] if len(compared) == 1 and not _is_mechanism(compared[0]) else compared
     if isinstance(runs, str | Path | RunResult):
@@ -86,6 +86,7 @@ def compare(
     runs = list(runs)
     if not compared or (runs and all(map(_is_mechanism, runs))):
         question: dict[str, Any] = {"seeds": seeds, "margin": margin, "within": within, "thorough": thorough}
+        rates = settings.pop("lr") if isinstance(settings.get("lr"), Sequence) else None
         question |= {"recall": recall, "rates": rates, "match": match}
         folder = None if out is None else Path(out)
         record, failures, folder = compare_in_folder(runs, question, folder, workers, settings)
