@@ -281,7 +281,7 @@ def compare(args: CompareArguments, console: Console) -> None:
     verdict and a page.
 
         attractor compare standard gated --corpus notes.txt
-        attractor compare standard gated --lr 1e-3 2e-3 4e-3   # each at its best
+        attractor compare standard gated --lr 1e-3 2e-3 4e-3
         attractor compare runs/one runs/another
     """
     from attractor.study.compare import DEFAULT_PRESETS, Asked, compare_mechanisms
