@@ -204,7 +204,8 @@ def test_boolean_mask_is_obeyed(name: str) -> None:
     for layer, rope in cases(name):
         for mask in (by_sequence, by_sequence[0, 0]):
             found, allowed = influence(layer, x, mask, rope), mask.expand(2, 1, -1, -1)[:, 0]
-            assert (found[~allowed & ~diagonal] == 0).all(), layer.config
+            if name != "short-conv":  # a key of it holds what its own position may see
+                assert (found[~allowed & ~diagonal] == 0).all(), layer.config
             assert (found[allowed] > 0).all(), layer.config
             before, after = layer(x, mask, rope)[0], layer(changed, mask, rope)[0]
             assert torch.equal(before[:, others], after[:, others]), layer.config
@@ -326,7 +327,8 @@ def test_grouped_keys_are_shared_keys(name: str) -> None:
     x, caches = inputs(), [grouped.new_cache(), full.new_cache()]
     outputs = [layer(x, cache=cache)[0] for layer, cache in zip((grouped, full), caches, strict=True)]
     assert_same(*outputs, grouped)
-    assert 2 * caches[0].n_numbers == caches[1].n_numbers
+    of_keys = [cache.n_numbers - sum(x[0].numel() for x in cache.state) for cache in caches]
+    assert 2 * of_keys[0] == of_keys[1]
 
 
 @each_class_fast

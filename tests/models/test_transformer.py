@@ -360,9 +360,9 @@ def test_a_short_convolution_is_that_of_torch_and_stays_within_its_document() ->
     rows; weights of zero are standard attention."""
     torch.manual_seed(0)
     layer, x = build("short-conv", 32, 4).double(), torch.randn(2, 9, 32, dtype=torch.float64)
-    weight = layer.project.convolution.weight
-    kernel = weight.flip(0).T.unsqueeze(1)
-    z = x + F.conv1d(F.pad(x.mT, (3, 0)), kernel, groups=32).mT
+    kernel = layer.project.convolution.kernel
+    reversed = kernel.flip(0).T.unsqueeze(1)
+    z = x + F.conv1d(F.pad(x.mT, (3, 0)), reversed, groups=32).mT
     for found, expected in zip(layer.project(x), build_like(layer).project(z), strict=True):
         torch.testing.assert_close(found, expected)
     both = torch.cat([x[:1], x[1:]], dim=1)
@@ -370,7 +370,7 @@ def test_a_short_convolution_is_that_of_torch_and_stays_within_its_document() ->
     mask = (document[:, None] == document).tril()
     torch.testing.assert_close(layer(both, mask)[0].view(2, 9, 32), layer(x)[0])
     with torch.no_grad():
-        weight.zero_()
+        kernel.zero_()
     torch.testing.assert_close(layer(x)[0], build_like(layer)(x)[0])
 
 

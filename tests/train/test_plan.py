@@ -18,6 +18,7 @@ from attractor.console import with_prefix
 from attractor.errors import InputError
 from attractor.kernels.coupling import Program, apply_force, integrate_reference
 from attractor.kernels.differential import IMPLEMENTATIONS, differential_attention_reference
+from attractor.kernels.logsumexp import attention_logsumexp_reference
 from attractor.models import SIZES, FastSlowConfig, ItrSAConfig, TransformerConfig
 from attractor.tasks.text import Text
 from attractor.train.calibrate import RunCosts
@@ -122,6 +123,7 @@ def test_counts_agree_with_torch_on_the_plain_model(name: str, monkeypatch: pyte
     monkeypatch.setattr("attractor.attention.couple.dynamics.integrate", plainly)
     monkeypatch.setitem(IMPLEMENTATIONS, "reference", differential_attention_reference)
     monkeypatch.setattr("attractor.kernels.differential.choose_implementation", lambda *_: "reference")
+    monkeypatch.setattr("attractor.attention.score.softmax.attention_logsumexp", attention_logsumexp_reference)
     monkeypatch.setattr("attractor.attention.score.softmax.SHORT", 0)  # padding counts, also where a CPU has none
     config, length = WIDE.replace(attention=name), 8
     model = config.build(0)

@@ -26,7 +26,9 @@ class Surroundings:
     def earlier(self, x: Float[Tensor, "B T C"], n: int) -> Float[Tensor, "B S C"]:
         """Return x behind the `n` positions before it, which are zeros before the first, and remember the last `n`."""
         past = (
-            self.cache.state[0] if self.cache is not None and self.cache.state else x.new_zeros(len(x), n, x.shape[2])
+            self.cache.state[0]
+            if self.cache is not None and self.cache.state
+            else x.new_zeros(x.shape[0], n, x.shape[2])
         )
         both = torch.cat([past, x], dim=1)
         if self.cache is not None:

@@ -49,19 +49,19 @@ class ShortConvolution(nn.Module):
 
     def __init__(self, n_channels: int, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(width, n_channels))
+        self.kernel = nn.Parameter(torch.empty(width, n_channels))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        bound = len(self.weight) ** -0.5
-        nn.init.uniform_(self.weight, -bound, bound)
+        bound = len(self.kernel) ** -0.5
+        nn.init.uniform_(self.kernel, -bound, bound)
 
     def forward(self, x: Float[Tensor, "B T C"], around: Surroundings) -> Float[Tensor, "B T C"]:
-        n_back, length = len(self.weight) - 1, x.shape[1]
+        n_back, length = len(self.kernel) - 1, x.shape[1]
         seen = around.earlier(x, n_back)
-        total = self.weight[0] * x
+        total = self.kernel[0] * x
         for back in range(1, n_back + 1):
-            term = self.weight[back] * seen[:, n_back - back : n_back - back + length]
+            term = self.kernel[back] * seen[:, n_back - back : n_back - back + length]
             reached = around.reaches(back, length)
             total = total + (term * reached if isinstance(reached, bool) else term.masked_fill(~reached, 0.0))
         return total

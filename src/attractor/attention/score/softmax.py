@@ -29,7 +29,7 @@ from attractor.attention.score.window import in_blocks
 from attractor.attention.stage import HeadLayout, Scoring, Shape
 from attractor.errors import require
 from attractor.fields import later
-from attractor.kernels.logsumexp import attention_logsumexp
+from attractor.kernels.logsumexp import attention_logsumexp, attention_logsumexp_reference
 from attractor.kernels.precision import HALF_PRECISIONS, without_autocast
 
 SHORT = 128  # keys up to which attention of unequal widths trains 1.1 to 1.6 times as fast on a CPU without padding
@@ -86,8 +86,11 @@ def logsumexp(
 ) -> Float[Tensor, "B H T"]:
     """Return log sum_s exp L_ts in fp32 or wider; 0 for rows that may attend to nothing."""
 
+    # A program for any length has no loop over blocks.
+    compute = attention_logsumexp_reference if torch.compiler.is_exporting() else attention_logsumexp
+
     def of_block(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-        return attention_logsumexp(q, k, mask.allowed, mask.causal, scale, softcap)
+        return compute(q, k, mask.allowed, mask.causal, scale, softcap)
 
     return of_block(q, k, k, mask) if mask.window is None else in_blocks(of_block, q, k, k, mask.window)
 
