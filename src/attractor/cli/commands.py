@@ -118,7 +118,9 @@ def options_of(command: str) -> list[Option]:
     options.sort(key=lambda option: not option.positional)
     if command in WITH_JSON:
         options.append(Option("json", "FLAG", "print one JSON object, and all else on standard error", "", "off"))
-    return [*options, *settings(arguments.without, arguments.several)] if hasattr(arguments, "without") else options
+    if hasattr(arguments, "without") and hasattr(arguments, "several"):
+        options += settings(arguments.without, arguments.several)
+    return options
 
 
 def option_of(f: Field[Any], arguments: type) -> Option:
