@@ -92,7 +92,10 @@ class TransformerConfig(ModelConfig["Transformer"]):
 
     @property
     def layer_equivalents(self) -> float:
-        return float(sum(self.layer_mechanism(index).window is None for index in range(self.n_layers)))
+        n_global = len(layer_indices(self.global_layers, self.n_layers)) if self.global_layers else 0
+        sees_all = self.attention_config.window is None
+        global_sees_all = self.attention_global is None or self.mechanisms[-1].window is None
+        return float((self.n_layers - n_global) * sees_all + n_global * global_sees_all)
 
     @property
     def gates(self) -> tuple[str, ...]:

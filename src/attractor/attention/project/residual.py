@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attractor.attention.project.heads import HeadProjection, Heads
 from attractor.attention.stage import Shape
 from attractor.attention.surroundings import ALONE, Surroundings
-from attractor.errors import InputError, require
+from attractor.errors import require
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,9 @@ class ResidualProjection(HeadProjection):
     def forward(self, x: Float[Tensor, "B T D"], around: Surroundings = ALONE) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().forward(x)
         carried = around.first_values
-        if carried is None:
-            return q, k, v
-        if self.is_first:
+        if carried is not None and self.is_first:
             carried.held = v
-        elif carried.held is None:
-            raise InputError(
-                "attention must be of the first layer, too, for values of the first layer to be mixed into later ones, "
-                "got another; give value-residual to the first layer"
-            )
-        else:
+        elif carried is not None:
+            assert carried.held is not None, "a model refuses a first layer without values"
             v = self.share * carried.held + (1 - self.share) * v  # (1)
         return q, k, v
