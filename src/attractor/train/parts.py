@@ -20,9 +20,7 @@ import torch
 
 from attractor.attention import Attention
 from attractor.attention.config import STAGES
-from attractor.attention.named import Mechanism
 from attractor.attention.score.window import pairs_computed, pairs_seen
-from attractor.attention.stage import Scoring
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
@@ -61,7 +59,7 @@ def parameters_by_part(model: LanguageModel) -> dict[str, int]:
 
 @lru_cache(maxsize=64)
 def _counted(config: ModelConfig, seq_len: int) -> tuple[Mapping[str, int], Mapping[str, int | None]]:
-    """Return the FLOPs of one sequence by module, and the windows of attention by module.
+    """Return the FLOPs of one sequence by module, and the windows of attention over pairs by module.
 
     Torch counts all pairs of positions that are multiplied."""
     from torch.utils.flop_counter import FlopCounterMode  # imports triton, a quarter of a second
@@ -79,8 +77,8 @@ def _counted(config: ModelConfig, seq_len: int) -> tuple[Mapping[str, int], Mapp
         flops = {name: n + (model.n_iterations - 1) * (twice[name] - n) for name, n in once.items()}
     else:
         flops = counted()
-    windows = {name: module.window for name, module in model.named_modules() if isinstance(module, Attention)}
-    return flops, windows
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
+    return flops, {name: layer.window for name, layer in layers.items() if layer.config.score.over_pairs}
 
 
 def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
@@ -90,17 +88,13 @@ def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
     def inside(stacks: str, pattern: str) -> int:
         return sum(n for name, n in counted.items() if re.fullmatch(rf"\w+\.{stacks}{pattern}", name))
 
-    def scores(stacks: str, length: int, mechanism: Mechanism) -> float:
-        over_pairs = any(isinstance(stage, Scoring) and stage.over_pairs for stage in mechanism.stages)
-        by_weights = inside(stacks, r"attention\.score\.\w+")  # a linear map inside the stage is not over pairs
-        if not (config.causal and over_pairs and length > 0):
-            return inside(stacks, r"attention\.score")
-        total = float(by_weights)
-        for window in dict.fromkeys(windows.values()):
+    def scores(stacks: str, length: int) -> float:
+        total = float(inside(stacks, r"attention\.score"))
+        for window in dict.fromkeys(windows.values()) if config.causal and length > 0 else ():
             layers = "|".join(re.escape(name) for name, its_window in windows.items() if its_window == window)
             layers = rf"(?={stacks}attention\.)(?:{layers})\.score"
-            computed = inside("", layers) - inside("", rf"{layers}\.\w+")
-            total += computed * (pairs_seen(length, window) / pairs_computed(length, window))  # (2)
+            computed = inside("", layers) - inside("", rf"{layers}\.\w+")  # a linear map inside is not over pairs
+            total += computed * (pairs_seen(length, window) / pairs_computed(length, window)) - computed  # (2)
         return total
 
     flops: dict[str, float] = {stage: inside(FAST, rf"attention\.{stage}") for stage in STAGES}
@@ -114,9 +108,9 @@ def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
         flops["slow path"] = inside(SLOW, "attention") + inside(SLOW, "mlp") + inside(SLOW, MIXING)
         flops["injection"] = sum(n for name, n in counted.items() if re.fullmatch(r"\w+\.injection", name))
     flops["readout"] = counted["Global"] - sum(flops.values())
-    flops["score"] = scores(FAST, seq_len, config.mechanisms[0])
+    flops["score"] = scores(FAST, seq_len)
     if n_slow:
-        flops["slow path"] += scores(SLOW, n_slow, config.mechanisms[-1]) - inside(SLOW, r"attention\.score")
+        flops["slow path"] += scores(SLOW, n_slow) - inside(SLOW, r"attention\.score")
     return {part: n / seq_len for part, n in flops.items()}
 
 
