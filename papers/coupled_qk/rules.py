@@ -153,7 +153,7 @@ class Contrast(Rule):
         )
 
     def parts(self, record: StudyRecord) -> list[Statement]:
-        compared = [compare(record, self.quantity, replace(self.pair, column=column)) for column, _ in self.weights]
+        compared = self._compared(record)
         seeds = sorted(set.intersection(*(set(of_column.differences) for of_column in compared)))
         sums = {  # (1)
             seed: sum(w * c.differences[seed] for (_, w), c in zip(self.weights, compared, strict=True))
@@ -169,6 +169,10 @@ class Contrast(Rule):
         looks = self.looks or looks_so_far(record, len(seeds))
         asked = Comparison(self.pair.of, tuple(sums.values())[: max((*self.looks, 0)) or None], looks=looks)
         return [self._judged(part, judge_family({"sum": asked}, level=1 - LEVEL)["sum"], looks)]
+
+    def _compared(self, record: StudyRecord) -> list[Compared]:
+        """Return the differences in the order of the weights."""
+        return [compare(record, self.quantity, replace(self.pair, column=column)) for column, _ in self.weights]
 
     def _judged(self, part: Statement, verdict: Verdict, looks: tuple[int, ...]) -> Statement:
         part, sign = as_judged(part, verdict, self.quantity), 1 if self.pair.effect > 0 else -1

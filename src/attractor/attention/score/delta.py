@@ -93,10 +93,11 @@ class DeltaScore(nn.Module):
             k.new_zeros(*k.shape[:2], k.shape[3], v.shape[3]),
             torch.zeros(batch, dtype=torch.long, device=k.device),
         )
+        n_keys = n_queries + (0 if cache is None else cache.length)
         if sees_all_past(mask, n_queries):
             n_held = n_held + n_queries
         elif (first := first_seen(mask, n_queries, n_held)) is not None:
-            log_decay, rate, n_held = begun_anew(log_decay, rate, first, mask, n_held)
+            log_decay, rate, n_held = begun_anew(log_decay, rate, first, n_held, n_keys)
         elif cache is None:
             return context_under_mask(q, k, v, log_decay, rate, mask, self.scale)
         else:
@@ -166,12 +167,12 @@ def goes_on(first: Tensor, query: Tensor, n_held: Tensor) -> Tensor:
 
 
 def begun_anew(
-    log_decay: Tensor, rate: Tensor, first: Tensor, mask: Mask, n_held: Tensor
+    log_decay: Tensor, rate: Tensor, first: Tensor, n_held: Tensor, n_keys: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Let the memory fade wholly where a query begins anew, and write nothing where it may attend to nothing.
 
     Also return how many positions the last memory holds."""
-    query = torch.arange(first.shape[1], device=first.device) + (mask.allowed.shape[-1] - first.shape[1])
+    query = torch.arange(n_keys - first.shape[1], n_keys, device=first.device)
     anew = ~goes_on(first, query, n_held)
     log_decay = log_decay.masked_fill(anew.unsqueeze(1), float("-inf"))
     return log_decay, rate.masked_fill((first > query).unsqueeze(1), 0.0), query[-1] + 1 - first[:, -1]
@@ -193,10 +194,10 @@ def context_under_mask(
 def as_each_query_sees(log_decay: Tensor, rate: Tensor, mask: Mask, n_queries: int) -> tuple[Tensor, Tensor]:
     """Return log a and b as B H T S, 0 at the positions that a query may not attend to."""
     allowed = mask.spelled_out(n_queries, n_queries, rate.device)
-    each = [x.unsqueeze(2).expand(-1, -1, n_queries, -1) for x in (log_decay, rate)]
-    if allowed is not None:
-        each = [x.masked_fill(~allowed, 0.0) for x in each]
-    return each[0], each[1]
+    log_decay, rate = (x.unsqueeze(2).expand(-1, -1, n_queries, -1) for x in (log_decay, rate))
+    if allowed is None:
+        return log_decay, rate
+    return log_decay.masked_fill(~allowed, 0.0), rate.masked_fill(~allowed, 0.0)
 
 
 def delta_weights(q: Tensor, k: Tensor, log_decay: Tensor, rate: Tensor, mask: Mask, scale: float) -> Tensor:

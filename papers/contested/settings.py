@@ -1,0 +1,44 @@
+"""Shared settings of the studies of disputed mechanisms: those of language models, with rotary positions.
+
+A row that adds parameters has a narrower MLP, so that all rows have equally many, to .1%.
+The learning rate of each row is the best of a pilot on a seed that judges nothing (`studies/contested-rates.py`).
+"""
+
+from typing import Any
+
+from attractor.attention.presets import PRESETS
+from attractor.study import Scale
+from attractor.train.config import TrainConfig
+
+from ..language import language
+
+ROWS: dict[str, dict[str, Any]] = {
+    "standard": {"attention": "standard"},
+    "xsa": {"attention": "xsa"},
+    "gated-heads": {"attention": "gated-heads"},
+    "xsa, gated-heads": {"attention": PRESETS["xsa"].replace(output=PRESETS["gated-heads"].output)},
+    "value-residual": {"attention": "value-residual"},
+    "short-conv": {"attention": "short-conv"},
+    "sinks": {"attention": "sinks"},
+    "differential-v2": {"attention": "differential-v2"},
+}
+
+
+MLP_WIDTHS = {  # of the rows that differ from the base's 192 and 384
+    "laptop": {"gated-heads": 191, "xsa, gated-heads": 191, "short-conv": 191, "differential-v2": 171},
+    "desk": {"gated-heads": 383, "xsa, gated-heads": 383, "short-conv": 383, "differential-v2": 341},
+}
+
+
+def scale(name: str, seeds: int, *rows: str) -> Scale:
+    widths = MLP_WIDTHS.get(name, {})
+    tuned = {(row, ""): {"d_ff": widths[row]} for row in rows if row in widths}
+    return Scale(setting(name), tuple(range(seeds)), tuned=tuned)
+
+
+def setting(scale: str, **changes: Any) -> TrainConfig:
+    return language(scale, positions="rope", **changes)
+
+
+def rows(*names: str) -> dict[str, dict[str, Any]]:
+    return {name: ROWS[name] for name in names}

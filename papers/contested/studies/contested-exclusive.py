@@ -1,0 +1,25 @@
+"""Do exclusive attention and gates help, and does one make the other needless?
+
+A factorial of both, with looks at 8 and 16 pairs of seeds, which were written before the first run.
+"""
+
+from attractor.study import Axis, Study
+
+from ..settings import rows, scale
+
+ROWS = ("standard", "xsa", "gated-heads", "xsa, gated-heads")
+
+STUDY = Study(
+    title="Exclusive attention and gates",
+    question="Do exclusive attention and gates help, and does one make the other needless?",
+    source="Zhai, arXiv 2603.09078; Qiu et al., arXiv 2505.06708; logs and issues of three repositories",
+    rows=Axis("attention", rows(*ROWS)),
+    baseline="standard",
+    looks=(8, 16),
+    scales={
+        "smoke": scale("smoke", 2, *ROWS),
+        "laptop": scale("laptop", 16, *ROWS),
+        "desk": scale("desk", 16, *ROWS),
+    },
+    claims=("X1", "X2", "X3"),
+)
