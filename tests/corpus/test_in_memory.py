@@ -142,9 +142,13 @@ def test_numbers_in_cells_are_no_strings(tmp_path: Path) -> None:
         ("a.jsonl", b'{"text": "x"}\n{"text": 5}\n', "line 2 of 'a.jsonl': column 'text' holds no text but int"),
         ("a.jsonl", b'{"text": "x"}\nword\n', "line 2 of 'a.jsonl': not JSON"),
         ("a.csv", b'text,id\n"x\ny",1\nz\n', "line 4 of 'a.csv': 1 fields where the header has 2"),
-        ("a.jsonl", b'{"text": "x"}\n{"text": "\xe9"}', r"a byte at offset 24 that is not UTF-8; convert .* iconv -f"),
-        ("a.csv", b"text\nx\n\xe9\n", "a byte at offset 7 that is not UTF-8"),
-        ("a.csv", b"text\nx\0\n", "a NUL byte at offset 6"),
+        (
+            "a.jsonl",
+            b'{"text": "x"}\n{"text": "\xe9"}',
+            r"line 2 of 'a.jsonl': not UTF-8 at byte 10; convert .* iconv -f",
+        ),
+        ("a.csv", b"text\nx\n\xe9\n", "line 3 of 'a.csv': not UTF-8 at character 0; convert .* iconv -f"),
+        ("a.csv", b"text\nx\0\n", "line 2 of 'a.csv': no text but binary data, with a NUL character"),
         (
             "a.txt",
             b"ab\0c",
