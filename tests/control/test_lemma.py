@@ -151,6 +151,17 @@ def test_a_step_changes_logits_by_at_most_the_bound_of_the_lemma(
             assert largest == pytest.approx(tau_k * D, rel=SLACK)
 
 
+@settings(max_examples=25)
+@given(seed=seeds, bound=st.floats(1, 1e12), norm=st.sampled_from(sorted(NORMS)), aligned=st.booleans())
+def test_at_a_fixed_rate_the_change_grows_past_any_bound(seed: int, bound: float, norm: str, aligned: bool) -> None:
+    """The change is proportional to the weights, so at any rate some weights exceed the bound."""
+    fixed = [1e-3] * 4
+    small = changes(dot_product(one := Drawn(seed, [1.0] * 20, aligned, norm), MHA), one, fixed, fixed)
+    grown = 1.01 * bound / min(first + second for first, second, _ in small)
+    large = changes(dot_product(one := Drawn(seed, [grown] * 20, aligned, norm), MHA), one, fixed, fixed)
+    assert all(first + second > bound for first, second, _ in large)
+
+
 LATENTS = {
     "paper": {},
     "grouped": {"reads": GQA},
