@@ -20,7 +20,6 @@ import attractor
 from attractor import analysis
 from attractor.attention import Cache, build
 from attractor.attention.stage import HeadLayout
-from attractor.bench.figure import figure_of
 from attractor.models import SIZES
 from attractor.models.block_pooling import AlignedBlocks
 from attractor.report.canvas import GREY, INK, PALETTE, WIDTH, blank, framed, styles
@@ -31,6 +30,7 @@ from attractor.report.study_figure import pictures
 from attractor.runs.study_record import Outcome, read_record
 from attractor.train.parts import forward_flops
 from attractor.verdict.intervals import paired_difference
+from benchmarks.draw_record import figure_of
 from papers.jacobians.probes.iteration_maps import MUCH_LATER, N_TURNING, after, skew_symmetric
 
 if TYPE_CHECKING:

@@ -303,8 +303,6 @@ bench coupled-euler:dt=-1
 bench coupled-euler:dt=inf
 bench coupled-euler:softcap=soft
 bench standard --device=nope
-bench standard --figure=x.gif => figure must end in .png, .pdf, .svg, got 'x.gif'
-bench standard --figure=x.svg --rounds=0 => figure must be left out where nothing ... is measured
 bench standard --out=empty
 bench standard --out=text.txt/x.json => 'text.txt'
 measure run => --on

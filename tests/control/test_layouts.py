@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from scaling import FACTOR, Observe, equal, holds, scaled, unsettle
+from subjects import COMMON, FAMILIES, HEADS, LATENT, tokens
 from torch import Tensor, nn
 
 from attractor.attention import build
@@ -18,58 +19,29 @@ from attractor.control.layouts import register_view
 from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, grouped, head_rows
 from attractor.errors import InputError
 
-VOCABULARY, LENGTH, WIDTH, HEADS = 31, 7, 48, 6
-SIZES = {
-    "hidden_size": WIDTH,
-    "intermediate_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": HEADS,
-    "vocab_size": VOCABULARY,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-GROUPED = SIZES | {"num_key_value_heads": 2}
+GROUPED = COMMON | HEADS
 WIDE = GROUPED | {"head_dim": 16}  # the heads together are wider than the model
-GPT2 = {"n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "n_positions": 16, "vocab_size": VOCABULARY}
-LATENTS = SIZES | {
-    "num_key_value_heads": HEADS,
-    "kv_lora_rank": 12,
-    "qk_nope_head_dim": 10,
-    "qk_rope_head_dim": 6,
-    "v_head_dim": 14,
-    "first_k_dense_replace": 2,  # disables the mixture of experts
-}
-# The config class of a model, its fields, and its numbers of logit heads and key heads.
-CASES: dict[str, tuple[str, dict[str, Any], int, int]] = {
-    "llama": ("LlamaConfig", WIDE | {"attention_bias": True}, HEADS, 2),
-    "mistral": ("MistralConfig", WIDE, HEADS, 2),
-    "qwen2": ("Qwen2Config", GROUPED, HEADS, 2),
-    "gemma2": ("Gemma2Config", WIDE | {"attn_logit_softcapping": 1.0}, HEADS, 2),
-    "gpt2": ("GPT2Config", GPT2, HEADS, HEADS),
-    "gpt-neox": ("GPTNeoXConfig", SIZES, HEADS, HEADS),
-    "phi3": ("Phi3Config", GROUPED, HEADS, 2),
-    "phi3 multi-query": ("Phi3Config", GROUPED | {"num_key_value_heads": 1}, HEADS, 1),
-    "diffllama": ("DiffLlamaConfig", WIDE, HEADS, 2),
-    "deepseek-v2": ("DeepseekV2Config", LATENTS | {"q_lora_rank": 20, "head_dim": 6, "attention_bias": True}, HEADS, 6),
-    "deepseek-v2-lite": ("DeepseekV2Config", LATENTS | {"q_lora_rank": None, "head_dim": 6}, HEADS, HEADS),
-    "deepseek-v3": ("DeepseekV3Config", LATENTS | {"q_lora_rank": 20, "attention_bias": True}, HEADS, HEADS),
-    "deepseek-v3 without query latent": ("DeepseekV3Config", LATENTS | {"q_lora_rank": None}, HEADS, HEADS),
-    "bert": ("BertConfig", SIZES | {"is_decoder": True}, HEADS, HEADS),
-    "ctrl": (
-        "CTRLConfig",
-        {"n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "dff": 8, "vocab_size": VOCABULARY},
-        HEADS,
-        6,
-    ),
-    "bitnet": ("BitNetConfig", GROUPED, HEADS, 2),
-    "gated": ("HrmTextConfig", SIZES | {"num_layers_per_stack": 1, "L_cycles": 1, "H_cycles": 1}, HEADS, HEADS),
-    "modernbert": ("ModernBertDecoderConfig", SIZES, HEADS, HEADS),
-}
+SINGLE = COMMON | {"num_attention_heads": 4}
+CTRL = {"n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 8, "vocab_size": 40}
 NORMED: dict[str, tuple[str, dict[str, Any]]] = {
-    "qwen3": ("Qwen3Config", WIDE),
+    "qwen3": FAMILIES["qwen3"],
     "gemma3": ("Gemma3TextConfig", WIDE),
     "olmo2": ("Olmo2Config", GROUPED),
+}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{family: FAMILIES[family] for family in FAMILIES.keys() - NORMED.keys()},
+    "llama, wide and biased": ("LlamaConfig", WIDE | {"attention_bias": True}),
+    "phi3 multi-query": ("Phi3Config", GROUPED | {"num_key_value_heads": 1}),
+    "deepseek-v2 with query latent": (
+        "DeepseekV2Config",
+        COMMON | LATENT | {"q_lora_rank": 20, "head_dim": 6, "attention_bias": True},
+    ),
+    "deepseek-v3 without query latent": ("DeepseekV3Config", COMMON | LATENT | {"q_lora_rank": None}),
+    "bert": ("BertConfig", SINGLE | {"is_decoder": True}),
+    "ctrl": ("CTRLConfig", CTRL),
+    "bitnet": ("BitNetConfig", GROUPED),
+    "gated": ("HrmTextConfig", SINGLE | {"num_layers_per_stack": 1, "L_cycles": 1, "H_cycles": 1}),
+    "modernbert": ("ModernBertDecoderConfig", SINGLE),
 }
 
 
@@ -103,12 +75,10 @@ def model_of(config_name: str, fields: dict[str, Any]) -> nn.Module:
 
 
 def observer(model: nn.Module, view: QueryKeyHeads) -> Observe:
-    tokens = torch.randint(3, VOCABULARY, (2, LENGTH), generator=torch.Generator().manual_seed(2))
-
     @torch.no_grad()
     def observe() -> tuple[Tensor, Tensor]:
         RECORDER.calls.clear()
-        model(tokens, use_cache=False)
+        model(tokens(0), use_cache=False)
         # DiffLlama calls the function twice, with the same queries and keys and half of the values each time.
         calls = [(logits, values) for module, logits, values in RECORDER.calls if module is view.module]
         return calls[0][0], torch.cat([values for _, values in calls])
@@ -132,25 +102,25 @@ def same_views_as_before() -> Iterator[None]:
     layouts.VIEWS[:] = before
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sorted(CASES))
 def test_scaling_a_heads_rows_scales_its_logits_and_nothing_else(case: str) -> None:
-    config, fields, n_heads, n_keys = CASES[case]
+    config, fields = CASES[case]
     model = without_latent_norms(model_of(config, fields))
     views = query_key_heads(model)
     assert len(views) == 2
     for view in views:
         assert view.obstacle == ""
-        assert view.n_heads == n_heads
-        assert (view.key if isinstance(view, DotProduct) else view.uk).n_heads == n_keys
+        assert view.n_heads == 4
+        assert (view.key if isinstance(view, DotProduct) else view.uk).n_heads == fields.get("num_key_value_heads", 4)
         assert model.get_submodule(view.name) is view.module
         holds(view, observer(model, view))
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("deepseek")])
+@pytest.mark.parametrize("case", sorted(case for case in CASES if case.startswith("deepseek")))
 def test_norms_on_latents_are_no_obstacle(case: str) -> None:
     """Criterion: the rows of heads, which follow the norms, scale exactly; a norm undoes scaling of the latent rows
     before it up to its epsilon."""
-    config, fields, *_ = CASES[case]
+    config, fields = CASES[case]
     model = model_of(config, fields)
     view = query_key_heads(model)[1]
     assert isinstance(view, LatentHeads)
@@ -276,12 +246,12 @@ def test_the_view_of_gated_queries_in_the_documentation() -> None:
 
 def test_a_registered_view_takes_precedence() -> None:
     """A user's view may describe a known architecture better than the built-in one."""
-    model = model_of(*CASES["qwen2"][:2])
+    model = model_of(*CASES["qwen2"])
 
     def one_wide_head(name: str, module: nn.Module) -> QueryKeyHeads | None:
         if not hasattr(module, "q_proj"):
             return None
-        return DotProduct(name, module, head_rows(module.q_proj, 1, WIDTH), head_rows(module.k_proj, 1, 16), (0,))
+        return DotProduct(name, module, head_rows(module.q_proj, 1, 32), head_rows(module.k_proj, 1, 16), (0,))
 
     register_view(one_wide_head)
     assert [view.n_heads for view in query_key_heads(model)] == [1, 1]
@@ -289,7 +259,7 @@ def test_a_registered_view_takes_precedence() -> None:
 
 def test_a_partly_known_model_is_refused() -> None:
     """Otherwise a rule would control some of the attention layers and appear to control all."""
-    model = nn.ModuleDict({"known": model_of(*CASES["llama"][:2]), "unknown": StrangeAttention()})
+    model = nn.ModuleDict({"known": model_of(*CASES["llama"]), "unknown": StrangeAttention()})
     with pytest.raises(InputError, match=r"1 of 3 attention modules are not: StrangeAttention 'unknown'"):
         query_key_heads(model)
     with pytest.raises(InputError, match=r"1 of 2 attention modules are not: StrangeAttention 'unknown'"):
@@ -323,12 +293,12 @@ def test_a_model_without_attention_is_refused() -> None:
 @pytest.mark.parametrize(
     ("part", "replaced"),
     [
-        ("q_gate", lambda q_proj: nn.Linear(WIDTH, HEADS)),  # another part between projection and scores
-        ("q_proj", lambda q_proj: nn.Linear(WIDTH, 2 * q_proj.out_features)),  # with a gate, as Qwen3-Next has
+        ("q_gate", lambda q_proj: nn.Linear(32, 4)),  # another part between projection and scores
+        ("q_proj", lambda q_proj: nn.Linear(32, 2 * q_proj.out_features)),  # with a gate, as Qwen3-Next has
     ],
 )
 def test_what_only_looks_like_llama_is_not_guessed(part: str, replaced: Callable[[nn.Linear], nn.Module]) -> None:
-    model = model_of(*CASES["llama"][:2])
+    model = model_of(*CASES["llama"])
     for module in [module for module in model.modules() if hasattr(module, "q_proj")]:
         setattr(module, part, replaced(module.q_proj))
     with pytest.raises(InputError, match="all 2 attention modules are not: LlamaAttention"):
@@ -338,8 +308,8 @@ def test_what_only_looks_like_llama_is_not_guessed(part: str, replaced: Callable
 @pytest.mark.parametrize(
     ("config", "fields"),
     [
-        ("BartConfig", {"d_model": WIDTH, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": VOCABULARY}),
-        ("GPT2Config", GPT2 | {"add_cross_attention": True}),
+        ("BartConfig", {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 40}),
+        ("GPT2Config", FAMILIES["gpt2"][1] | {"add_cross_attention": True}),
     ],
 )
 def test_cross_attention_is_refused(config: str, fields: dict[str, Any]) -> None:
@@ -386,7 +356,7 @@ def eight_bits(linear: nn.Linear) -> nn.Module:
 )
 @pytest.mark.parametrize("part", ["q_proj", "k_proj"])
 def test_weights_that_cannot_be_scaled_in_place_are_refused(replace: Any, held: str, part: str) -> None:
-    model = model_of(*CASES["qwen2"][:2])
+    model = model_of(*CASES["qwen2"])
     attention = model.get_submodule("model.layers.1.self_attn")
     setattr(attention, part, replace(attention.get_submodule(part)))
     with pytest.raises(InputError, match=rf"model.layers.1.self_attn.{part} must hold a floating-point .*({held})"):
@@ -394,4 +364,4 @@ def test_weights_that_cannot_be_scaled_in_place_are_refused(replace: Any, held: 
 
 
 def test_half_precision_is_floating_point() -> None:
-    assert len(query_key_heads(model_of(*CASES["gpt2"][:2]).bfloat16())) == 2
+    assert len(query_key_heads(model_of(*CASES["gpt2"]).bfloat16())) == 2

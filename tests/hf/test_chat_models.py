@@ -277,23 +277,6 @@ def unsealed_copy(run: Path, copy: Path) -> Path:
     return copy
 
 
-def test_a_run_without_stored_settings_behaves_as_before(attractor: Command, place: Path, tmp_path: Path) -> None:
-    """In older runs without settings, <s> is recognised by its name, and names of special tokens are encoded as
-    text."""
-    older = unsealed_copy(place / "imported", tmp_path / "older")
-    (older / SETTINGS_FILE).unlink()
-    causal = load_causal(older, CPU)
-    assert (causal.start, causal.end, causal.ends) == (1, 0, (0,))
-    assert causal.encode_prompt(PROMPT, True) == [1, *causal.encode(PROMPT)]
-    assert causal.encode(PROMPT) == load_causal(place / "imported", CPU).encode(PROMPT)
-    assert 3 not in causal.encode(PROMPT)
-    code, out, _ = attractor("generate", str(older), "--prompt", PROMPT, "--temperature=0", "--max-new-tokens=3")
-    assert (code, out.startswith(PROMPT)) == (0, True)
-    code, _, err = attractor("generate", str(older), "--chat", "--prompt", "Hello")
-    assert code == 2
-    assert "chat must be left out, since" in err
-
-
 def test_a_tokenizer_that_its_class_rebuilds_has_the_token_ids_of_the_class(tmp_path: Path) -> None:
     """Criterion: token ids are those of LlamaTokenizer, which splits words differently from this tokenizer.json."""
     saved(tmp_path / "llama")

@@ -1,83 +1,34 @@
 """A layer filled with another model's weights computes what that model's own attention computes."""
 
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from foreign import theirs
+from foreign import FAST, MODELS, saved, theirs
 from torch import Tensor, nn
 
-from attractor.attention import Attention, Rope, build
+from attractor.attention import Rope, build
 from attractor.errors import InputError
 from attractor.hf import import_attention
 from attractor.hf.architectures import architecture
+from attractor.hf.import_models import import_model
 from attractor.hf.weights import LAYOUTS, translate
 
 T, D = 11, 48
 LAYER_INDEX = 2
 
 
-@dataclass
-class Case:
-    """The attention of a Hugging Face model, and our layer of the same config."""
-
-    theirs: nn.Module
-    rotary: nn.Module
-    ours: Attention
-    theta: float
-
-    def run(self, x: Tensor) -> Tensor:
-        positions = torch.arange(x.shape[1]).unsqueeze(0)
-        mask = torch.full((x.shape[1], x.shape[1]), float("-inf")).triu(1)
-        return self.theirs(x, position_embeddings=self.rotary(x, positions), attention_mask=mask[None, None])[0]
-
-
-def made(name: str) -> Case:
-    model = theirs(name)
-    config = architecture(model.config.model_type).config(model.config.to_dict())
-    ours = config.build(0).eval().layers[LAYER_INDEX].attention
-    return Case(model.model.layers[LAYER_INDEX].self_attn, model.model.rotary_emb, ours, config.rope_theta)
-
-
-CASES = ["llama", "qwen2", "qwen3", "phi3", "cohere", "diffllama", "deepseek-v3"]
-WHOLE_MODELS = {"gpt2", "gpt-neox", "gemma3"}  # tested only in test_hf_import
-
-
-@pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest) -> tuple[Case, str]:
-    filled = made(request.param)
-    import_attention(filled.ours, filled.theirs.state_dict(), layout=request.param)
-    return filled, request.param
-
-
-def test_same_output_and_same_gradients(case: tuple[Case, str]) -> None:
-    """Criterion: fp32 outputs agree to 1e-5, and their gradients, translated like weights, equal ours."""
-    filled, layout = case
-    width = filled.ours.output.out.out_features
-    x = torch.randn(2, T, width, generator=torch.Generator().manual_seed(1), requires_grad=True)
-    weight = torch.randn(2, T, width, generator=torch.Generator().manual_seed(2))
-    rope = Rope(filled.ours.rope_width, filled.theta)
-    theirs = filled.run(x)
-    ours, _ = filled.ours(x, rope=rope)
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-    (theirs_x,) = torch.autograd.grad((theirs * weight).sum(), x, retain_graph=True)
-    (ours_x,) = torch.autograd.grad((ours * weight).sum(), x, retain_graph=True)
-    torch.testing.assert_close(ours_x, theirs_x, rtol=1e-4, atol=1e-5)
-    (theirs * weight).sum().backward()
-    (ours * weight).sum().backward()
-    gradients = translate(filled.ours, {n: p.grad for n, p in filled.theirs.named_parameters()}, layout)
-    for name, parameter in filled.ours.named_parameters():
-        if not (layout == "diffllama" and name == "score.norm.weight"):  # DiffLlama has no such weight
-            torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-4, atol=1e-4)
-
-
-def test_prefix_selects_a_layer_of_a_whole_model() -> None:
-    case = made("llama")
-    whole = {f"model.layers.2.self_attn.{name}": w for name, w in case.theirs.state_dict().items()}
-    whole["model.layers.1.self_attn.q_proj.weight"] = torch.zeros(1)
-    import_attention(case.ours, whole, layout="llama", prefix="model.layers.2.self_attn.")
-    assert torch.equal(case.ours.state_dict()["project.query.weight"], case.theirs.q_proj.weight)
+@pytest.mark.parametrize("name", FAST)
+def test_a_layer_takes_the_weights_that_the_imported_model_has(name: str, tmp_path: Path) -> None:
+    """The logits of imported models are held to those of transformers in test_hf_import."""
+    model, known = saved(tmp_path, name, spelled=False), architecture(MODELS[name][0])
+    imported = import_model(tmp_path)
+    layer = imported.config.build(1).layers[LAYER_INDEX].attention
+    prefix = f"{known.names.base}{known.names.blocks}.{LAYER_INDEX}.{known.names.attention}."
+    import_attention(layer, model.state_dict(), known.layout, prefix)
+    expected = imported.layers[LAYER_INDEX].attention.state_dict()
+    assert all(torch.equal(weight, expected[part]) for part, weight in layer.state_dict().items())
 
 
 class FlashDifferential(nn.Module):
@@ -123,15 +74,6 @@ class FlashDifferential(nn.Module):
         return one @ values, other @ values
 
 
-class PlainDifferential(FlashDifferential):
-    """The differential attention of unilm's plain class, which repeats key sub-heads before it pairs the maps."""
-
-    def attended(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        maps = grouped_weights(q, k).unflatten(1, (self.n_heads, 2))
-        values = v.repeat_interleave(self.n_heads // self.n_kv_heads, dim=1)
-        return maps[:, :, 0] @ values, maps[:, :, 1] @ values
-
-
 def grouped_weights(q: Tensor, k: Tensor) -> Tensor:
     scores = q @ k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).mT / q.shape[-1] ** 0.5
     return scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), float("-inf")).softmax(-1)
@@ -153,48 +95,6 @@ def test_original_differential_attention_and_its_gradients(n_kv_heads: int) -> N
         torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-4, atol=1e-4)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize(("n_stored", "n_kv_heads"), [(6, 6), (3, 6), (2, 6), (1, 6), (1, 2)])
-def test_plain_differential_attention_pairs_keys_after_repeating_them(n_stored: int, n_kv_heads: int) -> None:
-    torch.manual_seed(0)
-    theirs = PlainDifferential(6, n_stored, LAYER_INDEX)
-    layer = build("differential-original", D, 6, LAYER_INDEX, n_kv_heads=n_kv_heads)
-    import_attention(layer, theirs.state_dict(), layout="unilm-diff-plain")
-    x = torch.randn(2, T, D)
-    torch.testing.assert_close(layer(x, rope=Rope(layer.rope_width))[0], theirs(x), rtol=1e-5, atol=1e-5)
-
-
-def test_the_two_classes_differ_where_keys_are_shared_and_nowhere_else() -> None:
-    x = torch.randn(2, T, D, generator=torch.Generator().manual_seed(1))
-    for n_kv_heads in (6, 3):
-        torch.manual_seed(0)
-        flash, plain = (kind(6, n_kv_heads, LAYER_INDEX) for kind in (FlashDifferential, PlainDifferential))
-        plain.load_state_dict(flash.state_dict())
-        assert torch.equal(flash(x), plain(x)) == (n_kv_heads == 6)
-
-
-@pytest.mark.parametrize(("n_stored", "n_kv_heads", "needed"), [(3, 3, 6), (2, 2, 6), (1, 1, 2)])
-def test_a_layer_with_too_few_key_heads_for_the_plain_class_is_refused(
-    n_stored: int, n_kv_heads: int, needed: int
-) -> None:
-    theirs = PlainDifferential(6, n_stored, LAYER_INDEX)
-    layer = build("differential-original", D, 6, LAYER_INDEX, n_kv_heads=n_kv_heads)
-    with pytest.raises(InputError, match=f"n_kv_heads must be {needed} for layout 'unilm-diff-plain' .*, got"):
-        import_attention(layer, theirs.state_dict(), layout="unilm-diff-plain")
-
-
-@torch.no_grad()
-def test_weights_are_translated_back_unchanged(case: tuple[Case, str]) -> None:
-    """Criterion: translating weights back gives the stored ones bit for bit under the same names."""
-    filled, layout = case
-    parameters, stored = dict(filled.ours.named_parameters()), filled.theirs.state_dict()
-    back: dict[str, Tensor] = {}
-    for tie in LAYOUTS[layout].ties(filled.ours):
-        back |= zip(tie.stored, tie.store([parameters[name] for name in tie.parameters]), strict=True)
-    assert back.keys() == stored.keys()
-    assert all(torch.equal(back[name], stored[name]) for name in stored)
-
-
 @pytest.mark.parametrize(
     ("name", "ours", "layout", "words"),
     [
@@ -210,13 +110,13 @@ def test_weights_are_translated_back_unchanged(case: tuple[Case, str]) -> None:
     ],
 )
 def test_another_layout_or_shape_is_refused_and_changes_nothing(name: str, ours: Any, layout: str, words: str) -> None:
-    case = made(name)
-    layer = case.ours if ours is None else build(ours[0], 32, 4, **ours[1])
+    model = theirs(name)
+    layer = build("gqa", 32, 4, n_kv_heads=2) if ours is None else build(ours[0], 32, 4, **ours[1])
     before = {name: p.clone() for name, p in layer.named_parameters()}
     with pytest.raises(InputError, match=words):
-        import_attention(layer, case.theirs.state_dict(), layout=layout)
+        import_attention(layer, model.model.layers[LAYER_INDEX].self_attn.state_dict(), layout=layout)
     assert all(torch.equal(before[name], p) for name, p in layer.named_parameters())
 
 
 def test_every_layout_is_tried_here() -> None:
-    assert set(LAYOUTS) == {*CASES, *WHOLE_MODELS, "unilm-diff-flash", "unilm-diff-plain"}
+    assert set(LAYOUTS) == {"unilm-diff-flash", *(architecture(MODELS[name][0]).layout for name in FAST)}

@@ -28,6 +28,12 @@ CONTENTS = {
     "one-column.csv": ["puzzle", *(p for p, _ in ROWS)],
     "no-header.csv": [f"{p.replace('0', '.')},{s}" for p, s in ROWS],
     "plain.txt": ["", *(p.replace("0", ".") for p, _ in ROWS), ""],
+    "comment.txt": ["# drawn, by hand", *(p for p, _ in ROWS)],
+    "name-of-the-column.txt": ["quizzes", *(p for p, _ in ROWS)],
+    "capital.txt": ["Puzzle", *(p for p, _ in ROWS)],
+    # A field of a table may begin with the sign of a comment.
+    "numbered.csv": ["id,puzzle,solution", "# drawn, by hand", *(f"#{i},{p},{s}" for i, (p, s) in enumerate(ROWS))],
+    "number.csv": ["#,puzzle,solution", "# drawn, by hand", *(f"{i},{p},{s}" for i, (p, s) in enumerate(ROWS))],
 }
 
 
@@ -157,23 +163,6 @@ def test_wrong_arrays_are_refused(tmp_path: Path) -> None:
         np.savez(path, **arrays)
         with pytest.raises(InputError, match=message):
             read(path)
-
-
-@pytest.mark.parametrize("first", ["# drawn, by hand", "quizzes", "Puzzle"])
-def test_a_comment_or_the_name_of_a_single_column_is_not_a_board(first: str, tmp_path: Path) -> None:
-    path = tmp_path / "boards.txt"
-    path.write_text("\n".join([first, *(row for row, _ in ROWS)]))
-    assert np.array_equal(read(path).boards, BOARDS)
-
-
-@pytest.mark.parametrize(("header", "index"), [("id,puzzle,solution", "#{}"), ("#,puzzle,solution", "{}")])
-def test_a_field_of_a_table_may_begin_with_the_sign_of_a_comment(header: str, index: str, tmp_path: Path) -> None:
-    path = tmp_path / "boards.csv"
-    rows = [",".join([index.format(number), *row]) for number, row in enumerate(ROWS)]
-    path.write_text("\n".join([header, "# drawn, by hand", *rows]))
-    puzzles = read(path)
-    assert np.array_equal(puzzles.boards, BOARDS)
-    assert puzzles.n_malformed == 0
 
 
 def test_sources_are_paths_and_globs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

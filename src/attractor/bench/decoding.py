@@ -7,18 +7,17 @@ weights are converted, as they would be for decoding: autocast would convert the
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 
-from attractor.bench.alternate import Timing, in_turns
+from attractor.bench.alternate import Timing
 from attractor.bench.cases import decoding, model_and_loss, prompts
 from attractor.bench.matrix_rate import DTYPES
 from attractor.bench.peers import PEERS
 from attractor.bench.stopwatch import seconds_of
-from attractor.bench.subprocess_timing import NotMeasured, free_memory
+from attractor.bench.subprocess_timing import free_memory
 from attractor.bench.training import counted_parameters, groups
-from attractor.bench.trial import BenchSetting, on_device, release
+from attractor.bench.trial import BenchSetting, release, run_in_turns
 
 BATCHES = (1, 8)
 UNCACHED = "without cache"
@@ -58,41 +57,31 @@ def time_decoding(
 
 
 def _group(group: Sequence[str], setting: BenchSetting, n_tokens: int, batch_size: int) -> list[DecodingTime]:
-    failed: dict[str, str] = {}
-
-    def attempt(name: str, run: Callable[[], Any]) -> Any:
-        try:
-            return None if name in failed else on_device(run, setting.device)
-        except NotMeasured as why:
-            failed[name] = str(why)
-            return None
-
-    runs = {name: attempt(name, partial(_generation, name, setting, n_tokens, batch_size)) for name in group}
     baseline = group[0]
+    cases = {name: partial(_generation, name, setting, n_tokens, batch_size) for name in group}
     if batch_size == 1 and baseline not in PEERS:
-        name = f"{baseline}, {UNCACHED}"
-        runs[name] = attempt(name, partial(_generation, baseline, setting, n_tokens, batch_size, use_cache=False))
-    seconds = torch.no_grad()(seconds_of)
-    timed = {name: partial(attempt, name, partial(seconds, run, setting.device)) for name, run in runs.items() if run}
-    for run in timed.values():
-        run()
-    laps = in_turns(timed, N_ROUNDS)
-    if baseline in failed:
-        failed |= dict.fromkeys(runs, f"no baseline: {baseline} {failed[baseline]}")
+        uncached = partial(_generation, baseline, setting, n_tokens, batch_size, use_cache=False)
+        cases[f"{baseline}, {UNCACHED}"] = uncached
+    laps, failed = run_in_turns(cases, setting.device, N_ROUNDS)
     return [
         DecodingTime(name, batch_size, n_tokens, left_out=failed[name])
         if name in failed
         else DecodingTime(name, batch_size, n_tokens, Timing(tuple(laps[name]), tuple(laps[baseline])))
-        for name in runs
+        for name in cases
     ]
 
 
 def _generation(
     name: str, setting: BenchSetting, n_tokens: int, batch_size: int, use_cache: bool = True
-) -> Callable[[], object]:
+) -> Callable[[], float]:
+    """Return a function that generates and returns the seconds. It has generated once, which is not counted."""
     model, _ = model_and_loss(name, setting.shape, setting.device)
     model.to(DTYPES[setting.precision]).eval()
     if name in PEERS:
         prompt = prompts(setting.shape.vocab_size, batch_size, setting.device)
-        return lambda: PEERS[name].generate(model, prompt, n_tokens)
-    return decoding(model, n_tokens, use_cache, batch_size)  # type: ignore[arg-type]
+        generate: Callable[[], object] = partial(PEERS[name].generate, model, prompt, n_tokens)
+    else:
+        generate = decoding(model, n_tokens, use_cache, batch_size)  # type: ignore[arg-type]
+    seconds = partial(torch.no_grad()(seconds_of), generate, setting.device)
+    seconds()
+    return seconds

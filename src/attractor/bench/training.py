@@ -10,13 +10,12 @@ A case that would take longer than `patience` by (1) or (2), or that fails, is l
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from attractor.bench.alternate import Timing, in_turns
+from attractor.bench.alternate import Timing
 from attractor.bench.cases import our_config
 from attractor.bench.passes import PASSES, Passes
 from attractor.bench.subprocess_timing import NotMeasured, free_memory
-from attractor.bench.trial import BenchSetting, Trial, on_device, release, tried, warmed_up
+from attractor.bench.trial import BenchSetting, Trial, release, run_in_turns, tried, warmed_up
 from attractor.console import in_time
 from attractor.train.parts import forward_flops, parameters_by_part, without_data
 
@@ -107,35 +106,24 @@ def _group(
     group: Sequence[str], setting: BenchSetting, n_rounds: int, trials: Mapping[str, Trial], tell: Callable[[str], None]
 ) -> dict[str, TimedCase]:
     """Time a group in turns. Each model stays on the device until all rounds are done."""
-    failed: dict[str, str] = {}
-    ready: dict[str, tuple[Passes, Trial]] = {}
+    warm: dict[str, Trial] = {}
+    n_parameters: dict[str, int] = {}
 
-    def attempt(name: str, run: Callable[[], Any]) -> Any:
-        try:
-            return on_device(run, setting.device) if name not in failed else None
-        except NotMeasured as why:
-            failed[name] = str(why)
-            ready.pop(name, None)
-            return None
-
-    for name in group:
+    def build(name: str) -> Passes:
         tell(f"{name}: first steps")
-        warm = attempt(name, partial(warmed_up, name, setting, N_CALLS))
-        if warm is not None:
-            ready[name] = warm
-    del warm  # from here on `ready` alone holds the models, so that a model that fails is freed
-    runs = {name: partial(attempt, name, partial(lambda name: ready[name][0](), name)) for name in ready}
-    doing = f"{len(runs)} in turns, {setting.precision}, length {setting.shape.seq_len}"
-    laps = in_turns(runs, n_rounds, lambda done: tell(f"{doing}: round {done} of {n_rounds}"))
-    baseline = group[0]
-    if baseline in failed:
-        failed |= dict.fromkeys(ready, f"no baseline: {baseline} {failed[baseline]}")
+        passes, warm[name] = warmed_up(name, setting, N_CALLS)
+        n_parameters[name] = passes.n_parameters
+        return passes
+
+    doing = f"{len(group)} in turns, {setting.precision}, length {setting.shape.seq_len}"
+    cases = {name: partial(build, name) for name in group}
+    laps, failed = run_in_turns(
+        cases, setting.device, n_rounds, lambda done: tell(f"{doing}: round {done} of {n_rounds}")
+    )
     return {
         name: TimedCase(name, None, trials.get(name), left_out=failed[name])
         if name in failed
-        else TimedCase(
-            name, ready[name][0].n_parameters, trials.get(name, ready[name][1]), _timings(laps, name, baseline)
-        )
+        else TimedCase(name, n_parameters[name], trials.get(name, warm[name]), _timings(laps, name, group[0]))
         for name in group
     }
 

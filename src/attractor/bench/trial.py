@@ -5,13 +5,15 @@ allocator knows how much a case takes, and another process would cost seconds to
 """
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
 
+from attractor.bench.alternate import Result, in_turns
 from attractor.bench.passes import Passes
 from attractor.bench.peers import PEERS
 from attractor.bench.shape import BenchShape
@@ -75,13 +77,9 @@ def _initialise(name: str, setting: BenchSetting) -> None:
 
 
 def tried(name: str, setting: BenchSetting, n_calls: int, patience: float) -> Trial:
-    """Return the trial of a case; raise NotMeasured if the case fails."""
-    if setting.device.type == "cpu":
-        trial = run_in_subprocess(_trial, name, setting, n_calls, patience=patience + COMPILING * setting.compiled)
-        assert isinstance(trial, Trial)
-        return trial
-    trial = on_device(lambda: _trial(name, setting, n_calls), setting.device)
-    release(setting)
+    """Return the trial of a case on a CPU; raise NotMeasured if the case fails."""
+    trial = run_in_subprocess(_trial, name, setting, n_calls, patience=patience + COMPILING * setting.compiled)
+    assert isinstance(trial, Trial)
     return trial
 
 
@@ -100,6 +98,41 @@ def on_device(run: Callable[[], Any], device: torch.device) -> Any:
     if device.type == "cuda":
         torch.cuda.empty_cache()
     raise NotMeasured(reason)
+
+
+def run_in_turns(
+    cases: Mapping[str, Callable[[], Callable[[], Result]]],
+    device: torch.device,
+    n_rounds: int,
+    tell: Callable[[int], None] = lambda done: None,
+) -> tuple[dict[str, list[Result]], dict[str, str]]:
+    """Build all cases, and run them in turns. Return the results of the rounds, and why cases were left out, by name.
+
+    The first case is the baseline, without which no other counts. A case that fails is freed, and others go on."""
+    ready: dict[str, Callable[[], Result]] = {}
+    failed: dict[str, str] = {}
+
+    def attempt(name: str, run: Callable[[], Any]) -> Any:
+        try:
+            return None if name in failed else on_device(run, device)
+        except NotMeasured as why:
+            failed[name] = str(why)
+            ready.pop(name, None)
+            return None
+
+    for name, build in cases.items():
+        if (run := attempt(name, build)) is not None:
+            ready[name] = run
+    run = None  # from here on `ready` alone holds the models
+    laps = in_turns({name: partial(attempt, name, partial(_call, ready, name)) for name in ready}, n_rounds, tell)
+    baseline = next(iter(cases))
+    if baseline in failed:
+        failed |= dict.fromkeys(set(cases) - failed.keys(), f"no baseline: {baseline} {failed[baseline]}")
+    return laps, failed
+
+
+def _call(ready: Mapping[str, Callable[[], Result]], name: str) -> Result:
+    return ready[name]()
 
 
 def release(setting: BenchSetting) -> None:

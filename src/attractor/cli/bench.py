@@ -10,7 +10,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from attractor.attention.presets import PRESETS
-from attractor.cli.console import answer, say
+from attractor.cli.console import answer
 from attractor.errors import RunInterrupted, require, unknown
 from attractor.files import prepare_place
 from attractor.train.config import Runtime
@@ -58,14 +58,12 @@ class BenchArguments:
     decode: int = 32
     """tokens to decode per case; 0 measures no decoding"""
     peers: bool = True
-    """also time transformers and x-transformers where they are installed"""
+    """also time models of transformers where it is installed"""
     patience: float = 120.0
     """seconds that one case may take at one length"""
     device: str = Runtime.device
     out: Path | None = None
     """JSON file that receives every measurement"""
-    figure: Path | None = None
-    """SVG, PNG or PDF file to draw"""
 
 
 def request_of(args: BenchArguments, device: "torch.device") -> "Request":
@@ -125,15 +123,9 @@ def bench(args: BenchArguments, console: Console) -> None:
 
     attractor bench coupled-euler mla --lengths 512 2048
     """
-    from attractor.bench.figure import draw, kind_of
     from attractor.bench.run import bench_all
 
     require(min(args.lengths, default=1) >= 1, "lengths", "one or more of at least 1", args.lengths)
-    if args.figure is not None:
-        kind_of(args.figure)
-        rule, next_step = "left out where nothing that it shows is measured", "measure --rounds, or leave it out"
-        require(args.rounds > 0, "figure", rule, str(args.figure), next_step)
-    prepare_place(args.figure)
     prepare_place(args.out)
     device = resolve_device(args.device)
     request = request_of(args, device)
@@ -143,6 +135,3 @@ def bench(args: BenchArguments, console: Console) -> None:
         state = f"'{args.out}' has each part that was done" if args.out is not None else "nothing is kept without --out"
         raise RunInterrupted(f"interrupted: {state}; the same command begins anew", signal.SIGINT) from None
     answer(console, **record)
-    if args.figure is not None:
-        draw(record, args.figure)
-        say(console, str(args.figure))

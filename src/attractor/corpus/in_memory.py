@@ -15,7 +15,7 @@ from attractor.console import in_bytes
 from attractor.corpus.columns import columns_from
 from attractor.corpus.compression import plain_name
 from attractor.corpus.documents import SEPARATOR_LINE, Document
-from attractor.corpus.readers import ARROWS, READ_SIZE, Opened, format_of, is_json
+from attractor.corpus.readers import READ_SIZE, Opened, is_json
 from attractor.corpus.sources import SPLITS, STATE, FileSource, documents, files_below, holds_table, readable
 from attractor.errors import DamageWarning, InputError
 
@@ -53,8 +53,6 @@ def _documents_at(path: Path, column: str | None) -> Iterator[Document]:
     alone = path.is_file()
     places = {path.name: path} if alone else {name: path / name for name in files_below(path)}
     tables = [name for name, place in places.items() if holds_table(place) or (alone and is_json(name))]
-    for name in tables:
-        _check_is_text(places[name])
     if columns is not None and places and not tables:
         raise InputError(f"column must be left out with plain text, got '{column}' for '{path}'; leave it out")
     rows = FileSource.of(path.name, [places[name] for name in tables], tables, columns)
@@ -86,13 +84,6 @@ def _texts_in(path: Path, name: str) -> list[Document]:
         return [(name, text)]
     parts = SEPARATOR_LINE.split(text)
     return [(name, text)] if len(parts) == 1 else [(f"{name}#{i}", part) for i, part in enumerate(parts)]
-
-
-def _check_is_text(table: Path) -> None:
-    """Read a table of lines or cells once before its rows, so that an error about bytes that are no text names them."""
-    if format_of(table.name) not in ARROWS:
-        for _ in checked_blocks(table):
-            pass
 
 
 def checked_blocks(path: Path) -> Iterator[bytes]:

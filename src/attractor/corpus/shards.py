@@ -48,13 +48,13 @@ class Tokens:
     """The tokens of all shards of one side, as a single array that reads only the requested entries."""
 
     def __init__(self, shards: Sequence[np.ndarray], starts: np.ndarray) -> None:
-        self._shards = shards
-        self._ends = np.cumsum([len(shard) for shard in shards])
+        self.shards = shards
+        self._bounds = np.cumsum([0, *map(len, shards)]).tolist()  # where each shard begins, and the end
         self.starts = starts
         self.dtype = shards[0].dtype
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return int(self._bounds[-1])
 
     def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
         """Return tokens as an array does, for a slice without step or for an index array of numbers from 0 on."""
@@ -62,49 +62,32 @@ class Tokens:
             start, stop, step = index.indices(len(self))
             if step != 1:
                 raise IndexError(f"tokens are read in their order, but the step is {step}")
-            return self._between(start, max(start, stop))
+            return self._between(start, stop)
         index = np.asarray(index)
         if index.size and not 0 <= index.min() <= index.max() < len(self):
             raise IndexError(
                 f"tokens are numbered from 0 to {len(self) - 1}, but {index.min()} or {index.max()} is not"
             )
-        if len(self._shards) == 1 or not index.size:
-            return self._shards[0][index]
-        # A row is a window that seldom crosses into the next shard, so whole rows are looked up at once.
-        rows = index.reshape(-1, index.shape[-1]) if index.ndim else index.reshape(1, 1)
-        tokens = np.empty(rows.shape, dtype=self.dtype)
-        bounds = rows.min(axis=1), rows.max(axis=1)
-        first, last = (np.searchsorted(self._ends, bound, side="right") for bound in bounds)
-        for i in np.unique(first):
-            within = np.flatnonzero((first == i) & (last == i))
-            tokens[within] = self._shards[i][rows[within] - self._first(i)]
-        for row in np.flatnonzero(first != last):
-            shard_of = np.searchsorted(self._ends, rows[row], side="right")
-            for i in np.unique(shard_of):
-                tokens[row, shard_of == i] = self._shards[i][rows[row, shard_of == i] - self._first(i)]
-        return tokens.reshape(index.shape)
+        if len(self.shards) == 1:
+            return self.shards[0][index]
+        tokens = np.empty(index.shape, dtype=self.dtype)
+        shard_of = np.searchsorted(self._bounds, index, side="right") - 1
+        for number in np.unique(shard_of):
+            here = shard_of == number
+            tokens[here] = self.shards[number][index[here] - self._bounds[number]]
+        return tokens
 
     def documents(self) -> Iterator[np.ndarray]:
         """Yield each document with its end of text."""
         bounds = [*self.starts.tolist(), len(self)]
         return (self._between(start, stop) for start, stop in pairwise(bounds))
 
-    def shards(self) -> Sequence[np.ndarray]:
-        return self._shards
-
-    def _first(self, shard: int) -> int:
-        return int(self._ends[shard]) - len(self._shards[shard])
-
     def _between(self, start: int, stop: int) -> np.ndarray:
-        i = int(np.searchsorted(self._ends, start, side="right"))
-        if i < len(self._shards) and stop <= self._ends[i]:
-            return self._shards[i][start - self._first(i) : stop - self._first(i)]
-        pieces = [np.empty(0, dtype=self.dtype)]
-        while start < stop:
-            upto = min(stop, int(self._ends[i]))
-            pieces.append(self._shards[i][start - self._first(i) : upto - self._first(i)])
-            start, i = upto, i + 1
-        return np.concatenate(pieces)
+        """Return a slice: without a copy where it lies within one shard."""
+        places = zip(self.shards, self._bounds, strict=False)
+        slices = (shard[max(start - first, 0) : max(stop - first, 0)] for shard, first in places)
+        pieces = [piece for piece in slices if len(piece)]
+        return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, dtype=self.dtype), *pieces])
 
 
 @dataclass(frozen=True)
@@ -173,7 +156,7 @@ class PreparedCorpus:
             if not (len(starts) and starts[0] == 0 and starts[-1] < len(side) and (starts[1:] >= starts[:-1]).all()):
                 rule = f"starts of documents must begin at 0 and grow below {len(side):,}"
                 raise _damaged(rule, f"those of '{self.folder / f'{name}.starts'}' do not")
-            for shard in side.shards():
+            for shard in side.shards:
                 largest = max(int(shard[i : i + BLOCK].max()) for i in range(0, len(shard), BLOCK))
                 if largest >= self.vocab_size:
                     rule = f"token id must be below the vocabulary of {self.vocab_size}"

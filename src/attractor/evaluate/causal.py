@@ -7,7 +7,6 @@ models.
 """
 
 import inspect
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attractor.corpus.tokenizer import Tokenizer, special_tokens
+from attractor.corpus.tokenizer import special_tokens
 from attractor.corpus.tokenizer_settings import PLAIN_CLASS, TokenizerSettings, first_id, stop_ids
 from attractor.errors import InputError, require
 from attractor.hf.import_models import ATTRACTOR_TYPE, import_model, require_folder
@@ -35,7 +34,6 @@ from attractor.train.finished import CHECKPOINTS, finished_run
 from attractor.train.saved_tokenizer import ELSEWHERE, saved_settings, tokenizer_of_run
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
-BEGINNINGS = ("<|begin_of_text|>", "<bos>", "<s>", "<|startoftext|>", "<\uff5cbegin\u2581of\u2581sentence\uff5c>")
 NOISE = 1e-2  # share of the largest logit: far above half-precision rounding, far below the effect of a changed token
 
 
@@ -185,10 +183,7 @@ def _of_run(folder: Path, device: torch.device, dtype: torch.dtype | None, check
             spell_prompt=settings.spell,
             chat_tokenizer=lambda: _original_tokenizer(settings),
         )
-    beginning = _beginning(tokenizer) if is_imported(run.config.task) else None
-    if beginning is None:
-        return causal
-    return replace(causal, start=beginning, always_starts=True, beginning=beginning)
+    return causal
 
 
 def _original_tokenizer(settings: TokenizerSettings) -> Any:
@@ -200,12 +195,6 @@ def _original_tokenizer(settings: TokenizerSettings) -> Any:
 def is_imported(task: TaskConfig) -> bool:
     """Return whether the run holds an imported model that was not trained further."""
     return isinstance(task, Text) and task.corpus.startswith(ELSEWHERE)
-
-
-def _beginning(tokenizer: Tokenizer) -> int | None:
-    """Return the token that begins a text, found by its usual names: a run's tokenizer does not mark one."""
-    specials = {token["content"]: token["id"] for token in json.loads(tokenizer.definition).get("added_tokens", [])}
-    return next((specials[name] for name in BEGINNINGS if name in specials), None)
 
 
 def _of_export(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Causal:

@@ -123,10 +123,8 @@ class Names:
 @dataclass(frozen=True)
 class Architecture:
     model_type: str
-    models: str
     layout: str  # of the weights of an attention layer (weights.py)
     translate: Callable[[Described], dict[str, Any]]  # from config.json to the fields of a TransformerConfig
-    becomes: str  # a description of these fields
     needs: tuple[Need, ...] = ()
     describe: Callable[[TransformerConfig], dict[str, Any]] = lambda config: shape(config)  # to config.json
     names: Names = field(default_factory=Names)
@@ -221,7 +219,7 @@ class Architecture:
         ties = module(["embedding"], base + names.embedding) + module(["positions"], base + names.positions)
         for index, block in enumerate(model.layers):
             here, there = f"blocks.{index}.", f"{base}{names.blocks}.{index}."
-            attention = LAYOUTS[self.layout].ties(cast(Attention, block.attention))
+            attention = LAYOUTS[self.layout](cast(Attention, block.attention))
             ties += [tie.within(f"{here}attention.", f"{there}{names.attention}.") for tie in attention]
             for norm, stored in names.norms.items():
                 ties += module([here + norm], there + stored, offset)

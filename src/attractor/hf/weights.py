@@ -9,19 +9,10 @@ A layout lists ties. A tie says which stored tensors hold the numbers of which p
 
 Each of these is a permutation or a split. So one tie serves both directions, and gradients translate in the same way,
 which the tests use.
-
-The authors of differential attention (github.com/microsoft/unilm) have classes that pair queries and keys differently
-once r = H / n_kv_heads > 1 heads share a key head. Query sub-heads 2i and 2i + 1 form head i in all of them.
-
-    unilm-diff-flash   MultiheadFlashDiff: sub-heads 2i and 2i + 1 read key sub-heads 2j and 2j + 1, j = i // r, as
-                       heads of attractor do
-    unilm-diff-plain   MultiheadDiffAttn: each key sub-head is repeated r times, so they read key sub-heads (2i) // r
-                       and (2i + 1) // r, which are one and the same for even r; the value head is i // r
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -116,8 +107,7 @@ def translate(layer: Attention, state_dict: Weights, layout: str, prefix: str = 
         for name, weight in state_dict.items()
         if name.startswith(prefix) and not name.endswith("inv_freq")
     }
-    ties, prepare = LAYOUTS[layout].ties(layer), LAYOUTS[layout].prepare
-    source = source if prepare is None else prepare(layer, source)
+    ties = LAYOUTS[layout](layer)
     places = dict(layer.named_parameters())
     if odd := sorted(places.keys() ^ {name for tie in ties for name in tie.parameters}):
         raise InputError(
@@ -270,42 +260,14 @@ def diffllama(layer: Attention) -> list[Tie]:
 
 
 def unilm_diff(layer: Attention) -> list[Tie]:
-    """Tie the original differential transformer: sub-heads 2h and 2h + 1, interleaved RoPE, a norm with weight."""
+    """Tie the authors' MultiheadFlashDiff (github.com/microsoft/unilm), whose heads share keys as ours do.
+
+    Sub-heads 2h and 2h + 1 form head h, RoPE is interleaved, and the norm has a weight."""
     ties = separate(layer, lambda part: by_sub_head(layer, part, 2), PROJECTIONS["unilm"])
     return [*ties, LAMBDAS, Tie(("score.norm.weight",), ("subln.weight",))]
 
 
 LAMBDAS = StackedTie(("score.vectors",), ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"))
-
-
-def repeat_keys(layer: Attention, source: Weights) -> dict[str, Tensor]:
-    """Return weights of the plain class in the form of the flash class, for a layer with more key heads.
-
-    A key head of the layer holds the key sub-heads and the value head that its query heads read."""
-    n_heads, n_kv_heads = layer.layout.n_queries, layer.layout.n_kv_heads
-    sub_width = layer.layout.free // 2
-    names = PROJECTIONS["unilm"]
-    n_stored = len(source.get(f"{names.key}.weight", ())) // (2 * sub_width)
-    if not n_stored or n_heads % n_stored:
-        return dict(source)  # its names or shapes are refused by the caller
-    repeats, heads = n_heads // n_stored, torch.arange(n_heads)
-    keys = torch.stack([2 * heads // repeats, (2 * heads + 1) // repeats], dim=1)
-    values = heads // repeats
-    groups = torch.cat([keys, values.unsqueeze(1)], dim=1).view(n_kv_heads, -1, 3)
-    if not torch.equal(groups, groups[:, :1].expand_as(groups)):
-        enough = 2 * n_stored if repeats % 2 == 0 else n_heads
-        raise InputError(
-            f"n_kv_heads must be {enough} for layout 'unilm-diff-plain' with {n_stored} stored key heads, got "
-            f"{n_kv_heads}; heads that share a key head in this layer would read different keys there"
-        )
-    read = groups[:, 0]
-    rows_of = {names.key: (read[:, :2].flatten(), 2 * n_stored), names.value: (read[:, 2], n_stored)}
-    repeated = dict(source)
-    for matrix, (heads_read, n_parts) in rows_of.items():
-        for name in (f"{matrix}.weight", f"{matrix}.bias"):
-            if name in source and len(source[name]) == n_stored * layer.layout.free:
-                repeated[name] = source[name].unflatten(0, (n_parts, -1))[heads_read].flatten(0, 1)
-    return repeated
 
 
 def deepseek_v3(layer: Attention) -> list[Tie]:
@@ -333,22 +295,16 @@ def deepseek_v3(layer: Attention) -> list[Tie]:
     ]
 
 
-class Layout(NamedTuple):
-    ties: Callable[[Attention], list[Tie]]
-    prepare: Callable[[Attention, Weights], dict[str, Tensor]] | None = None  # a change of the stored weights first
-
-
-LAYOUTS: dict[str, Layout] = {
-    "llama": Layout(llama),
-    "qwen2": Layout(llama),
-    "qwen3": Layout(llama),
-    "gemma3": Layout(gemma3),
-    "cohere": Layout(cohere),
-    "phi3": Layout(fused("phi3")),
-    "gpt2": Layout(fused("gpt2", transposed=True)),
-    "gpt-neox": Layout(fused("gpt-neox", by_head=True)),
-    "diffllama": Layout(diffllama),
-    "unilm-diff-flash": Layout(unilm_diff),
-    "unilm-diff-plain": Layout(unilm_diff, prepare=repeat_keys),
-    "deepseek-v3": Layout(deepseek_v3),
+LAYOUTS: dict[str, Callable[[Attention], list[Tie]]] = {
+    "llama": llama,
+    "qwen2": llama,
+    "qwen3": llama,
+    "gemma3": gemma3,
+    "cohere": cohere,
+    "phi3": fused("phi3"),
+    "gpt2": fused("gpt2", transposed=True),
+    "gpt-neox": fused("gpt-neox", by_head=True),
+    "diffllama": diffllama,
+    "unilm-diff-flash": unilm_diff,
+    "deepseek-v3": deepseek_v3,
 }

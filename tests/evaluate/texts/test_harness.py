@@ -15,11 +15,10 @@ from attractor.corpus.tokenizer import END_OF_TEXT
 from attractor.errors import InputError
 from attractor.evaluate.causal import Causal, load_causal
 from attractor.evaluate.texts.harness import AttractorLM, evaluate_tasks
-from attractor.evaluate.texts.windows import windows
 from attractor.runs.run_folder import RunFolder
 from attractor.train.saved_tokenizer import tokenizer_of_run
 from tiers import fast_alone
-from tiny_causal import CHOICES, CPU, N_POSITIONS, TEXTS, bytes_causal, write_llama, write_run, write_task
+from tiny_causal import CHOICES, CPU, N_POSITIONS, TEXTS, bytes_causal, write_run, write_task
 from tiny_chat import CHAT, N_SPOKEN, TEMPLATE, write_chat
 
 PAIRS = [
@@ -35,67 +34,15 @@ def causal() -> Causal:
     return bytes_causal()
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Causal:
-    return load_causal(write_llama(tmp_path_factory.mktemp("theirs") / "llama"), CPU)
-
-
 def asked(kind: str, *arguments: tuple[object, ...]) -> list[Instance]:
     return [Instance(kind, {}, request, number) for number, request in enumerate(arguments)]
 
 
 @torch.no_grad()
-def direct(causal: Causal, tokens: list[int], n_scored: int) -> tuple[float, bool]:
-    """Return the log-likelihood of the last `n_scored` tokens, and whether greedy decoding generates them."""
-    x = torch.tensor([tokens[-(N_POSITIONS + 1) :]])
-    logits, wanted = causal.logits(x[:, :-1])[0, -n_scored:], x[0, -n_scored:]
-    return -float(F.cross_entropy(logits.double(), wanted, reduction="sum")), bool((logits.argmax(-1) == wanted).all())
-
-
-@pytest.mark.parametrize("kind", ["causal", "llama"])
-def test_log_likelihoods_are_those_of_a_direct_computation(kind: str, request: pytest.FixtureRequest) -> None:
-    causal = request.getfixturevalue(kind)
-    lm = AttractorLM(causal, batch_size=2)
-    for (context, text), found in zip(PAIRS, lm.loglikelihood(asked("loglikelihood", *PAIRS)), strict=True):
-        before = causal.encode(context.rstrip()) or [causal.start]
-        whole = ([causal.start] if not context else []) + causal.encode(context + text)
-        log, greedy = direct(causal, whole, len(whole) - len(before))
-        assert found[0] == pytest.approx(log, abs=1e-4)
-        assert found[1] == greedy
-
-
-@pytest.mark.parametrize("kind", ["causal", "llama"])
-def test_a_rolling_log_likelihood_is_that_of_adjacent_windows(kind: str, request: pytest.FixtureRequest) -> None:
-    """The last window takes as much context as fits into it."""
-    causal = request.getfixturevalue(kind)
-    texts = ["".join(TEXTS[:5]), TEXTS[5]]
-    found = AttractorLM(causal).loglikelihood_rolling(asked("loglikelihood_rolling", *((text,) for text in texts)))
-    for text, log in zip(texts, found, strict=True):
-        tokens = [causal.start, *causal.encode(text)]
-        cuts = list(windows(len(tokens) - 1, N_POSITIONS, N_POSITIONS))
-        wanted = sum(direct(causal, tokens[: cut.end + 1], cut.n_scored)[0] for cut in cuts)
-        assert log == pytest.approx(wanted, abs=1e-3, rel=1e-6)
-
-
-def test_greedy_continuations_are_the_models_own_and_stop(causal: Causal, llama: Causal) -> None:
-    prompt, wanted = TEXTS[2][:20], 12
-    tokens = causal.encode(prompt)
-    generated = causal.model.generate(torch.tensor([tokens]), wanted, temperature=0.0, stop_token=END_OF_TEXT)[0]
-    text = causal.decode([token for token in generated[len(tokens) :].tolist() if token < END_OF_TEXT])
-    lm = AttractorLM(causal)
-    (found,) = lm.generate_until(asked("generate_until", (prompt, {"until": [], "max_gen_toks": wanted})))
-    assert found == text
-    stop = text[len(text) // 2]
-    (short,) = lm.generate_until(asked("generate_until", (prompt, {"until": [stop], "max_gen_toks": wanted})))
-    assert short == text[: text.index(stop)]
-
-    ids = torch.tensor([llama.encode(prompt)])
-    for _ in range(wanted):
-        ids = torch.cat([ids, llama.logits(ids)[:, -1:].argmax(-1)], dim=1)
-    (theirs,) = AttractorLM(llama).generate_until(
-        asked("generate_until", (prompt, {"until": [], "max_gen_toks": wanted}))
-    )
-    assert theirs == llama.decode(ids[0, len(llama.encode(prompt)) :].tolist())
+def log_likelihood(causal: Causal, tokens: list[int], n_scored: int) -> float:
+    """Return the log-likelihood of the last `n_scored` tokens."""
+    x = torch.tensor([tokens])
+    return -float(F.cross_entropy(causal.logits(x[:, :-1])[0, -n_scored:], x[0, -n_scored:], reduction="sum"))
 
 
 def test_a_prompt_that_is_too_long_keeps_its_end(causal: Causal) -> None:
@@ -153,7 +100,7 @@ PAIRED: dict[str, tuple[str, str]] = {  # the folders for our adapter and for lm
 }
 
 
-@pytest.fixture(params=fast_alone(PAIRED, "run", "imported"))
+@pytest.fixture(params=fast_alone(PAIRED, "run", "imported", "original"))
 def both(request: pytest.FixtureRequest, place: Path) -> Callable[[int], tuple[AttractorLM, Any]]:
     from lm_eval.models.huggingface import HFLM
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -261,6 +208,6 @@ def test_a_users_task_is_scored_by_the_likelihoods_of_its_choices(causal: Causal
     found = evaluate_tasks(AttractorLM(causal), ["squares"], write_task(tmp_path), limit=10)
     hits = 0
     for i, text in enumerate(TEXTS[:10]):
-        so, no = (direct(causal, causal.encode(f"{text.split(',')[0]} {word}"), 3)[0] for word in CHOICES)
+        so, no = (log_likelihood(causal, causal.encode(f"{text.split(',')[0]} {word}"), 3) for word in CHOICES)
         hits += (so < no) == (i % 2)
     assert found["results"]["squares"]["acc,none"] == hits / 10
