@@ -41,10 +41,11 @@ test: $(VENV)/.installed-dev
 test-all: $(VENV)/.installed-dev
 	@$(PYTEST) $(ARGS)
 
-# Runs the tests that are skipped without the extra ray, and installs it.
+# Runs the tests that are skipped without the extras ray and peers, and installs these extras.
 test-extras: $(VENV)/.installed-dev
-	@$(INSTALL) -c constraints.txt -e '.[ray]'
-	@$(PYTEST) tests/study/test_ray.py tests/test_import.py $(ARGS)
+	@$(INSTALL) -c constraints.txt -e '.[ray,peers]'
+	@$(PYTEST) tests/study/test_ray.py tests/bench/test_bench_peers.py \
+	  tests/test_import.py tests/bench/test_bench_command.py $(ARGS)
 
 # Runs tests of generation and of exports with the newest transformers, which constraints.txt holds back, in a folder that
 # is searched before the other packages. Without an index to install from, it says so and passes.

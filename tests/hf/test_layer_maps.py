@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attractor.analysis import finite_time_exponents, jacobian
 from attractor.errors import InputError
-from attractor.hf.layer_maps import layer_maps
+from attractor.hf.layer_maps import decoder_layers, layer_maps
 
 SIZES: dict[str, Any] = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2}
 MODELS = {
@@ -70,12 +70,20 @@ def test_the_product_over_depth_is_causal_and_has_the_exponents_of_the_whole(mod
     torch.testing.assert_close(found, torch.linalg.svdvals(product)[:2].log(), rtol=0, atol=2e-3)
 
 
-class Changed(nn.Module):
-    """A model that changes the stream between its layers."""
+def test_layers_may_be_named(model: nn.Module) -> None:
+    """Criterion: naming the list of layers gives the same states as finding it automatically."""
+    name = next(name for name, module in model.named_modules() if module is decoder_layers(model))
+    given, found = layer_maps(model, tokens(), layers=name), layer_maps(model, tokens())
+    assert all(map(torch.equal, given.states, found.states))
+
+
+class Two(nn.Module):
+    """A model with two lists of num_hidden_layers layers, so that the right one must be named."""
 
     def __init__(self) -> None:
         super().__init__()
         self.config = transformers.PretrainedConfig(num_hidden_layers=2)
+        self.encoder = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
         self.decoder = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
 
     def forward(self, input_ids: Tensor, use_cache: bool) -> Tensor:
@@ -85,13 +93,19 @@ class Changed(nn.Module):
         return h
 
 
-def test_models_without_maps_are_refused() -> None:
-    """Criterion: two lists of layers, a stream that is changed between layers, and training mode are named."""
-    model, tokens = Changed(), torch.zeros(1, 3, dtype=torch.long)
+def test_ambiguous_lists_of_layers_are_listed_in_the_error() -> None:
+    model = Two().eval()
+    with pytest.raises(InputError, match=r"num_hidden_layers=2 layers, got Two with lists 'encoder' of 2, 'decoder'"):
+        layer_maps(model, torch.zeros(1, 3, dtype=torch.long))
+    with pytest.raises(InputError, match=r"got 'layers'; there are 'encoder', 'decoder'"):
+        layer_maps(model, torch.zeros(1, 3, dtype=torch.long), layers="layers")
+
+
+def test_a_stream_that_is_changed_between_layers_is_refused() -> None:
+    with pytest.raises(InputError, match="read what the one before wrote, and those of Two do not"):
+        layer_maps(Two().eval(), torch.zeros(1, 3, dtype=torch.long), layers="decoder")
+
+
+def test_training_mode_is_refused() -> None:
     with pytest.raises(InputError, match="evaluation mode"):
-        layer_maps(model, tokens)
-    with pytest.raises(InputError, match="read what the one before wrote, and those of Changed do not"):
-        layer_maps(model.eval(), tokens)
-    model.encoder = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
-    with pytest.raises(InputError, match=r"num_hidden_layers=2 layers, .* with lists 'decoder' of 2, 'encoder' of 2"):
-        layer_maps(model.eval(), tokens)
+        layer_maps(Two().train(), torch.zeros(1, 3, dtype=torch.long), layers="decoder")

@@ -58,7 +58,7 @@ class BenchArguments:
     decode: int = 32
     """tokens to decode per case; 0 measures no decoding"""
     peers: bool = True
-    """also time models of transformers where it is installed"""
+    """also time transformers and x-transformers where they are installed"""
     patience: float = 120.0
     """seconds that one case may take at one length"""
     device: str = Runtime.device

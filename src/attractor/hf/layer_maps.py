@@ -18,10 +18,13 @@ from attractor.models.maps import LayerMaps, Step, require_evaluation
 STREAM = "hidden_states"  # the name of the argument, where it is passed by keyword
 
 
-def layer_maps(model: nn.Module, tokens: Tensor, **inputs: Any) -> LayerMaps:
-    """Return the maps and states of all layers. `inputs`, such as an attention_mask, go to the model."""
+def layer_maps(model: nn.Module, tokens: Tensor, layers: str | None = None, **inputs: Any) -> LayerMaps:
+    """Return the maps and states of all layers.
+
+    `layers` names the list of layers where the structure does not tell; `inputs`, such as an attention_mask, go to the
+    model."""
     require_evaluation(model)
-    stack = decoder_layers(model)
+    stack = decoder_layers(model) if layers is None else named_layers(model, layers)
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     outputs: list[Tensor] = []
     hooks = [
@@ -58,9 +61,20 @@ def decoder_layers(model: nn.Module) -> nn.ModuleList:
         sizes = ", ".join(f"'{name}' of {len(module)}" for name, module in outermost.items()) or "none"
         raise InputError(
             f"model must have one list of num_hidden_layers={n_layers} layers, got {type(model).__name__} with lists "
-            f"{sizes}; study a step of your own making with attractor.analysis"
+            f"{sizes}; name it: layer_maps(model, tokens, layers='...')"
         )
     return candidates[0]
+
+
+def named_layers(model: nn.Module, name: str) -> nn.ModuleList:
+    module = dict(model.named_modules()).get(name)
+    if not isinstance(module, nn.ModuleList):
+        lists = [f"'{name}'" for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+        raise InputError(
+            f"layers must name a list of modules of {type(model).__name__}, got '{name}'; "
+            f"there are {', '.join(lists) or 'none'}"
+        )
+    return module
 
 
 def stream_of(out: Any) -> Tensor:
