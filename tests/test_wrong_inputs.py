@@ -270,9 +270,9 @@ report prepared
 report several
 claims NOPE => unknown claim 'NOPE'
 claims c1 => written in capitals
-claims ./nope
+claims ./nope => check the path
 claims ./text.txt
-claims empty => holds none
+claims empty => holds none; see papers/
 claims empty {ROOT}/papers => one folder of papers
 claims --root=nope => root must be a folder of studies
 claims --write=empty
