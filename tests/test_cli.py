@@ -301,12 +301,6 @@ def test_every_command_but_those_that_serve_or_print_a_script_has_json() -> None
     assert without == {"watch", "completion"}
 
 
-def test_resuming_a_finished_run_reports_that_it_is_finished(attractor: Command, trained: str) -> None:
-    said = attractor("train", f"--resume={trained}")
-    assert (said.code, said.err) == (0, "")
-    assert said.out.splitlines()[0] == "'run' is finished already"
-
-
 @pytest.mark.slow
 def test_the_page_of_a_run_can_be_written_again_from_its_folder(attractor: Command, trained: str) -> None:
     """The first page may have the charts of an earlier test, see conftest.py, so two later ones are compared."""
