@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -141,7 +141,7 @@ def drawn(files: Sequence[Path], n: int, seed: int) -> list[Fault]:
     return [fault for fault in chain(*zip_longest(*shuffled)) if fault][:n]
 
 
-def tests_in_order(path: str, room_only: bool) -> Iterator[list[str]]:
+def tests_in_order(path: str) -> Iterator[list[str]]:
     """Yield arguments for pytest: the tests named like the file, those of its room, and all others."""
     room, name = Path(path).parts[2], Path(path).stem
     named = [str(test.relative_to(ROOT)) for test in sorted((ROOT / "tests").rglob(f"test_*{name}*.py"))]
@@ -150,8 +150,7 @@ def tests_in_order(path: str, room_only: bool) -> Iterator[list[str]]:
         yield named
     if (ROOT / folder).is_dir():
         yield [folder, *(f"--ignore={test}" for test in named)]
-    if not room_only:
-        yield ["tests", *(f"--ignore={test}" for test in [*named, folder, "tests/test_mutation.py"])]
+    yield ["tests", *(f"--ignore={test}" for test in [*named, folder, "tests/test_mutation.py"])]
 
 
 def first_failure(copy: Path, arguments: Sequence[str]) -> str | None:
@@ -175,7 +174,9 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=30, help="number of faults")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--files", nargs="+", default=ROOMS, help="files and folders below src/attractor")
-    parser.add_argument("--room-only", action="store_true", help="run no tests of other rooms than the fault's")
+    parser.add_argument(
+        "--depth", type=int, default=3, help="1: only the tests named like the file, 2: those of its room"
+    )
     arguments = parser.parse_args()
     missed = []
     print("|  # | place | fault | noticed by | s |\n|---:|---|---|---|---:|")
@@ -187,7 +188,7 @@ def main() -> None:
             started = time.monotonic()
             intact = (copy / fault.path).read_text()
             (copy / fault.path).write_text(fault.source)
-            runs = (first_failure(copy, tests) for tests in tests_in_order(fault.path, arguments.room_only))
+            runs = (first_failure(copy, tests) for tests in islice(tests_in_order(fault.path), arguments.depth))
             noticed = next((failure for failure in runs if failure is not None), None)
             (copy / fault.path).write_text(intact)
             seconds = time.monotonic() - started
