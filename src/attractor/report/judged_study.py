@@ -257,7 +257,7 @@ class JudgedStudy:
         differences = []
         for rows in (self.design.rivals, [row for row in self.design.rows if row == self.design.control]):
             places = [(row, column, measure) for measure in measures for column in self.design.columns for row in rows]
-            asked = {place: self._comparison(place[0], self.design.baseline, *place[1:]) for place in places}
+            asked = {place: self._comparison(*place) for place in places}
             differences += [
                 JudgedDifference(*place, verdict, self._margin(place[2]))
                 for place, verdict in judge_family(asked).items()
@@ -279,15 +279,15 @@ class JudgedStudy:
             return difference
         return replace(difference, verdict=verdict)
 
-    def _comparison(self, row: str, other: str, column: str, measure: Quantity) -> Comparison:
-        of, against = (self.cell(name, column).compared(measure) for name in (row, other))
+    def _comparison(self, row: str, column: str, measure: Quantity) -> Comparison:
+        of, against = (self.cell(name, column).compared(measure) for name in (row, self.design.baseline))
         unpaired = self.unpaired(row, column)
         paired = of.keys() & against.keys() and not unpaired
         numbers = tuple(seed_differences(of, against).values()) if paired else ()  # (1)
         obstacle = ""
         if not numbers:
             absent = "" if of else "Not measured." if self.cell(row, column).outcomes else "Not run."
-            obstacle = absent or (f"{unpaired}." if unpaired else f"No seed in common with '{other}'.")
+            obstacle = absent or (f"{unpaired}." if unpaired else f"No seed in common with '{self.design.baseline}'.")
         elif not all(map(math.isfinite, numbers)):
             obstacle = "A run diverged, or a ratio has a value of 0."
         margin = self._margin(measure)
@@ -296,7 +296,7 @@ class JudgedStudy:
             numbers,
             margin=None if margin is None else abs(measure.as_compared(margin)),
             lower_is_better=lower_is_better(measure),
-            group=(column, measure) if other == self.design.baseline else None,
+            group=(column, measure),
             obstacle=obstacle,
         )
 

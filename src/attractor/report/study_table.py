@@ -247,29 +247,23 @@ def _published_of(judged: JudgedStudy, column: str, measure: Quantity) -> list[P
     ]
 
 
-def _columns_of(judged: JudgedStudy, headline: Quantity, column: str) -> list[Column]:
+def _columns_of(judged: JudgedStudy, measure: Quantity, column: str) -> list[Column]:
     """Return the table columns of one quantity in one column of the design: values, layers, ratio, published figure."""
-    design, quantity = judged.design, headline
-    alone = len(design.columns) == 1
-    heading = f"{headline.title}{ARROWS[quantity.better]}" if alone else column
-    footer = (_gap(judged, column), _gain_of_baseline(judged, column)) if headline == judged.headlines[0] else ()
-    columns = [replace(_values(judged, headline, column), heading=heading, footer=footer)]
-    if judged.in_one_table and judged.is_tested(headline):
-        unit = f" ({headline.unit})" if headline.unit else ""
-        columns.append(Column(f"difference{unit}", lambda row: _in_results(judged, row, column, headline)))
+    alone = len(judged.design.columns) == 1
+    heading = f"{measure.title}{ARROWS[measure.better]}" if alone else column
+    footer = (_gap(judged, column), _gain_of_baseline(judged, column)) if measure == judged.headlines[0] else ()
+    columns = [replace(_values(judged, measure, column), heading=heading, footer=footer)]
+    if judged.in_one_table and judged.is_tested(measure):
+        unit = f" ({measure.unit})" if measure.unit else ""
+        columns.append(Column(f"difference{unit}", lambda row: _in_results(judged, row, column, measure)))
     if alone:
-        columns += [_values(judged, layer, column) for layer in judged.layers(headline)]
-    reference = quantity.relative_to
-    if reference is not None:
+        columns += [_values(judged, layer, column) for layer in judged.layers(measure)]
+    if (reference := measure.relative_to) is not None:
+        name = f"× {reference}" if alone else f"{column}, × {reference}"  # noqa: RUF001
+        columns.append(Column(name, lambda row: _ratio(judged, measure, row, reference, column)))
+    if _published_of(judged, column, measure):
         columns.append(
-            Column(
-                f"× {reference}" if alone else f"{column}, × {reference}",  # noqa: RUF001
-                lambda row: _ratio(judged, headline, row, reference, column),
-            )
-        )
-    if _published_of(judged, column, headline):
-        columns.append(
-            Column("published", lambda row: _as_published(published(judged, row, column, headline), quantity.path))
+            Column("published", lambda row: _as_published(published(judged, row, column, measure), measure.path))
         )
     return columns
 
