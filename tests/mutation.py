@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, zip_longest
+from itertools import accumulate, chain, islice, zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -107,15 +107,14 @@ def computing_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 def faults_in(path: str, source: str) -> Iterator[Fault]:
     """Yield each fault of a file, as it stands there with the fault planted."""
-    lines = source.encode().splitlines(keepends=True)  # ast counts columns in bytes
-    starts = [sum(map(len, lines[:number])) for number in range(len(lines))]
+    encoded = source.encode()  # ast counts columns in bytes
+    starts = [0, *accumulate(map(len, encoded.splitlines(keepends=True)))]
     for node in computing_nodes(ast.parse(source)):
         for pattern, text in variants(node):
             assert isinstance(node, ast.expr | ast.stmt)
             assert node.end_lineno is not None
             assert node.end_col_offset is not None
             begin, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
-            encoded = source.encode()
             planted = encoded[:begin] + text.encode() + encoded[end:]
             yield Fault(path, node.lineno, pattern, encoded[begin:end].decode(), text, planted.decode())
 

@@ -361,7 +361,7 @@ class JudgedStudy:
             if (interval := difference.shown) is None:
                 without.setdefault((difference.verdict.outcome, difference.words), []).append(column)
             else:
-                numbers = with_pairs(interval, measure.unit)
+                numbers = f"{signed(interval, measure.unit)} ({interval.n} pair{'s' * (interval.n > 1)})"
                 parts.append(VerdictPart(difference.verdict.outcome, self.place(column), difference.words, numbers))
         parts += [VerdictPart(kind, self._places(columns), words) for (kind, words), columns in without.items()]
         return VerdictLine(row, tuple(parts), self.more_parameters(row) + self.remark(row))
@@ -452,11 +452,6 @@ def parameters_apart(ours: int, theirs: int) -> str:
     if share <= 0.01:
         return ""
     return f", with {100 * share:.{0 if share >= 0.1 else 1}f}% {'more' if ours > theirs else 'fewer'} parameters"
-
-
-def with_pairs(interval: Interval, unit: str) -> str:
-    """Write a paired difference as `-0.085 [-0.158, -0.013] nats (4 pairs)`."""
-    return f"{signed(interval, unit)} ({interval.n} pair{'s' * (interval.n > 1)})"
 
 
 def _counted(tokens: Sequence[int]) -> str:

@@ -100,7 +100,7 @@ def results(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable:
         for measure in family:
             columns += _columns_of(judged, measure, design.columns[0])
         if judged.sensitivity and _has_gain(judged):
-            columns.append(_context_gain(judged, design.columns[0]))
+            columns.append(replace(_values(judged, CONTEXT_GAIN, design.columns[0]), heading="gain"))
     else:
         for name in design.columns:
             columns += _columns_of(judged, family[0], name)
@@ -313,12 +313,6 @@ def _as_published(figure: Published | None, path: str) -> TableCell:
     size, unit = (1e6, " MB") if path.endswith("bytes") else (1, "")
     text = f"{figure.mean / size:,.10g}" + ("" if figure.sd is None else f" ± {figure.sd / size:,.10g}") + unit
     return TableCell(text + ("" if figure.n is None else f" (n={figure.n})"), figure.mean)
-
-
-def _context_gain(judged: JudgedStudy, column: str) -> Column:
-    measure = CONTEXT_GAIN
-    digits = digits_of(judged.spread(row, column, measure) for row in judged.design.rows)
-    return Column("gain", lambda row: _value(judged, row, column, measure, digits))
 
 
 def _in_results(judged: JudgedStudy, row: str, column: str, measure: Quantity) -> TableCell:
