@@ -21,7 +21,7 @@ from attractor.verdict.intervals import summary
 from attractor.verdict.power import pairs_needed
 from attractor.verdict.t_tests import paired_t_test
 from five_papers import CLAIMS, RECORDS
-from invented_records import OWN, losses, record
+from invented_records import OWN, losses, record, with_outcomes, with_summaries
 from papers.coupled_qk.claims import SMALL
 from papers.coupled_qk.rules import AtDip, AtOneRate, Counts, Steadier, deepest_dip
 from papers.jacobians.rules import OfTheBest, WhereActing
@@ -187,13 +187,8 @@ def penalised():
 
 def with_shares(runs, share):
     """Return the record with a share of a bound in every run of the coupled row."""
-    cells = [
-        replace(c, outcomes=tuple(replace(o, probes={"lemma": {"share": share}}) for o in c.outcomes))
-        if c.row == "coupled"
-        else c
-        for c in runs.cells
-    ]
-    return replace(runs, cells=tuple(cells))
+    probes = {"lemma": {"share": share}}
+    return with_outcomes(runs, lambda row, _, run: replace(run, probes=probes) if row == "coupled" else run)
 
 
 def at_rates(runs, **rates):
@@ -581,11 +576,8 @@ def simple_rules(rule):
 def changed(stored, n_runs, share, rng):
     """Return the record with at most so many runs of each cell, of which a share diverged."""
     lost = {"valid_loss": None, "metric": {"value": None}}
-    cells = []
-    for cell in stored.cells:
-        runs = [replace(o, summary=o.summary | lost) if rng.random() < share else o for o in cell.outcomes[:n_runs]]
-        cells.append(replace(cell, outcomes=tuple(runs)))
-    return replace(stored, cells=tuple(cells))
+    few = replace(stored, cells=tuple(replace(cell, outcomes=cell.outcomes[:n_runs]) for cell in stored.cells))
+    return with_summaries(few, lambda *_: lost if rng.random() < share else {})
 
 
 @pytest.mark.parametrize(("n_runs", "share"), [(None, 0.0), (1, 0.0), (4, 0.2), (2, 1.0)])

@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from studies import BASE, ENTROPY, SPEED, shifted, study
@@ -17,6 +16,7 @@ from attractor.runs.study_record import StudyRecord
 from attractor.verdict.judge import judge_observations
 from attractor.verdict.moderated import FEWEST_ROWS
 from attractor.verdict.observations import Observations, ObservedRun
+from invented_records import with_summaries
 
 RATIO = replace(SPEED, unit="x")
 FIRST = replace(PERPLEXITY, unit="nats/byte")
@@ -73,7 +73,7 @@ def test_a_margin_is_one_of_the_first_quantity_in_its_unit() -> None:
 def test_a_ratio_is_shown_as_a_factor_and_tested_as_a_logarithm():
     speeds = {"standard": [1000.0, 1010.0, 1030.0], "slow": [502.0, 505.0, 515.0], "same": [1000.0, 1012.0, 1027.0]}
     record = study(dict.fromkeys(speeds, BASE), control=None, quantities=(RATIO,))
-    judged = JudgedStudy(measured(record, speeds, "tokens_per_second"))
+    judged = JudgedStudy(with_summaries(record, lambda row, n: {"tokens_per_second": speeds[row][n]}))
     slow = judged.differences["slow", "", RATIO]
     assert slow.verdict.outcome == "worse"
     assert slow.verdict.difference == pytest.approx(math.log(0.5), abs=0.01)
@@ -83,21 +83,6 @@ def test_a_ratio_is_shown_as_a_factor_and_tested_as_a_logarithm():
     assert 1 < float(judged.differences["same", "", RATIO].smallest) < 1.1
     text = "\n".join(" ".join(cell.text for cell in row) for table in tables(judged) for row in table.rows)
     assert "-0.69" not in text
-
-
-def measured(record: StudyRecord, values: dict[str, list[Any]], name: str) -> StudyRecord:
-    """Return the record with these values of one entry of the summaries, by row and seed."""
-    cells = [
-        replace(
-            cell,
-            outcomes=tuple(
-                replace(outcome, summary={**outcome.summary, name: value})
-                for outcome, value in zip(cell.outcomes, values[cell.row], strict=True)
-            ),
-        )
-        for cell in record.cells
-    ]
-    return replace(record, cells=tuple(cells))
 
 
 def test_per_cent_are_shown_as_such():
@@ -324,12 +309,8 @@ def test_a_learning_rate_of_its_own_is_reported_with_the_verdict() -> None:
 
 def test_pairs_of_a_cpu_and_a_gpu_are_counted() -> None:
     stored = study({"standard": BASE, "uniform": shifted(0.5), "apart": shifted(-0.05), "alike": shifted(-0.05)})
-    cells = []
-    for cell in stored.cells:
-        devices = ["cuda" if cell.row == "apart" and outcome.seed < 2 else "cpu" for outcome in cell.outcomes]
-        told = zip(cell.outcomes, devices, strict=True)
-        cells.append(replace(cell, outcomes=tuple(replace(o, summary={**o.summary, "device": d}) for o, d in told)))
-    _, apart, alike = JudgedStudy(replace(stored, cells=tuple(cells))).verdict()
+    told = with_summaries(stored, lambda row, n: {"device": "cuda" if row == "apart" and n < 2 else "cpu"})
+    _, apart, alike = JudgedStudy(told).verdict()
     assert apart.text.endswith("; 2 of its pairs are of two devices")
     assert "GPU" not in alike.text
 

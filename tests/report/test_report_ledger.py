@@ -13,6 +13,7 @@ from attractor.claims.verdicts import ClaimVerdict
 from attractor.report.ledger import cells, extent, ledger_table, markdown, print_ledger, shortened, write_ledger
 from attractor.runs.study_record import StudyRecord
 from five_papers import CLAIMS, PAPERS, RULE_DATES
+from invented_records import with_summaries
 from papers.coupled_qk.claims import COUPLED
 
 ROOT = Path(__file__).parents[2]
@@ -119,11 +120,7 @@ def test_the_table_does_not_depend_on_a_terminal() -> None:
 
 def test_the_page_counts_each_run_once_and_its_hours_by_core_and_by_gpu() -> None:
     def ran(record: StudyRecord, scale: str, **summary: object) -> StudyRecord:
-        cells_of = [
-            replace(cell, outcomes=tuple(replace(o, summary=o.summary | summary) for o in cell.outcomes))
-            for cell in record.cells
-        ]
-        return replace(record, design=replace(record.design, scale=scale), cells=tuple(cells_of))
+        return with_summaries(replace(record, design=replace(record.design, scale=scale)), lambda *_: summary)
 
     record = study({"standard": BASE, "gated": BASE}, seeds=(0, 1, 2, 3))
     on_cores = ran(record, "desk", device="cpu", threads=2, wall_seconds=1800.0)

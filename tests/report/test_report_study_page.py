@@ -22,6 +22,7 @@ from attractor.report.study_report import write_report
 from attractor.runs.quantity import PERPLEXITY
 from attractor.runs.study_record import StudyRecord
 from browser import in_browser, opened
+from invented_records import with_outcomes, with_summaries
 
 HOSTILE = "<b>&\"</script><script>alert('$x$')</script>"
 VOID = {"meta", "br", "input", "wbr"}
@@ -168,10 +169,9 @@ def configured(*attentions: Any, **more: Any) -> StudyRecord:
     for cell, attention in zip(record.cells, attentions, strict=True):
         task = {"kind": "text", "corpus": "/home/somebody/corpora/web"}
         model = {"attention": attention, "d_model": 64, "n_layers": 2}
-        summaries = [outcome.summary | {"steps": 800} for outcome in cell.outcomes]
-        outcomes = [replace(o, summary=summary) for o, summary in zip(cell.outcomes, summaries, strict=True)]
-        cells.append(replace(cell, config={"task": task, "model": model}, outcomes=tuple(outcomes)))
-    return replace(record, cells=tuple(cells), environments={"time": ["2025-03-01T10:00:00", "2025-03-04T11:00:00"]})
+        cells.append(replace(cell, config={"task": task, "model": model}))
+    times = ["2025-03-01T10:00:00", "2025-03-04T11:00:00"]
+    return with_summaries(replace(record, cells=tuple(cells), environments={"time": times}), lambda *_: {"steps": 800})
 
 
 def test_data_size_length_and_date_precede_the_verdict() -> None:
@@ -376,8 +376,7 @@ def test_a_single_evaluation_is_a_marker_between_ticks_that_differ(tmp_path: Pat
 
 def alone(record: StudyRecord) -> StudyRecord:
     """Keep only the last evaluation of each run."""
-    cells = [replace(c, outcomes=tuple(replace(o, curve=o.curve[-1:]) for o in c.outcomes)) for c in record.cells]
-    return replace(record, cells=tuple(cells))
+    return with_outcomes(record, lambda _, __, run: replace(run, curve=run.curve[-1:]))
 
 
 @in_browser
