@@ -230,7 +230,9 @@ def curves(**steps):
 def test_all_rows_are_read_at_one_step():
     same = curves(baseline=(10, 20, 30), row=(10, 20, 30))
     assert judge_observations(same)["row"].difference == pytest.approx(-0.1)
-    assert judge_observations(same, at=20).observations.values("row")[0] == pytest.approx(3 - 0.2 - 0.1)
+    at_20 = judge_observations(same, at=20)
+    assert at_20.observations.values("row")[0] == pytest.approx(3 - 0.2 - 0.1)
+    assert "The value at step 20 counts." in at_20.notes
     early = curves(baseline=(10, 20, 30), row=(10, 20))
     with pytest.raises(InputError, match=r"runs must end at one step.*--at 20, the last step that all have"):
         judge_observations(early)
