@@ -61,6 +61,7 @@ def test_few_rows_agree_with_scipy_and_statsmodels(seeded):
             assert (verdict.p, verdict.adjusted_p) == (close(each.pvalue, abs=1e-9), close(p, abs=1e-9))
             assert (verdict.low, verdict.high) == (close(interval.low, abs=1e-9), close(interval.high, abs=1e-9))
             assert verdict.difference == close(rows[row].mean() - baseline.mean(), abs=1e-9)
+            assert verdict.correlation == (close(np.corrcoef(rows[row], baseline)[0, 1]) if seeded else None)
             side = "better" if verdict.difference < 0 else "worse"
             assert verdict.outcome == ("no difference" if p_within < 0.05 else side if p < 0.05 else "undecided")
             outcomes.add(verdict.outcome)
