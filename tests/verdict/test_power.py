@@ -7,16 +7,18 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from attractor.verdict.power import detectable_with_power, pairs_needed, power_of_pairs
+from attractor.verdict.power import _power_by_quadrature, detectable_with_power, pairs_needed, power_of_pairs
 
 
 @pytest.mark.parametrize("n", [3, 8, 40])
 @pytest.mark.parametrize("centre", [0.5, 2.0, 4.0])
 def test_power_is_that_of_statsmodels(n, centre):
-    """The effects are limited to those at which statsmodels' noncentral t distribution is finite."""
-    library = TTestPower()
+    """The effects are limited to those at which statsmodels' noncentral t distribution is finite. The quadrature, which
+    stands in elsewhere, is known there, too."""
     effect = centre / math.sqrt(n)
-    assert power_of_pairs(2.0, 2 * effect, n, 0.01) == pytest.approx(library.power(effect, n, 0.01), abs=1e-9)
+    expected = TTestPower().power(effect, n, 0.01)
+    assert power_of_pairs(2.0, 2 * effect, n, 0.01) == pytest.approx(expected, abs=1e-9)
+    assert _power_by_quadrature(centre, n, stats.t.ppf(0.995, n - 1)) == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8, 16, 64])
