@@ -8,6 +8,7 @@ from scipy import stats
 
 from attractor.verdict.intervals import (
     Estimate,
+    decimals,
     mean_interval,
     paired_difference,
     seed_differences,
@@ -92,3 +93,8 @@ def test_differences_are_those_of_the_numbers_as_written() -> None:
     differences = seed_differences({0: 2.0500, 1: 2.0501}, {0: 2.0499, 1: 2.0500})
     assert differences == {0: 0.0001, 1: 0.0001}
     assert math.isnan(seed_differences({0: math.nan}, {0: 1.0})[0])
+
+
+def test_two_digits_of_a_size_are_shown() -> None:
+    assert [decimals(size) for size in (120.0, 5.0, 0.034, 1e-9)] == [0, 1, 3, 6]
+    assert [decimals(size) for size in (0.0, math.nan)] == [3, 3]

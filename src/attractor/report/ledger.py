@@ -12,7 +12,6 @@ from attractor.claims.claim import Paper
 from attractor.claims.ledger import SCALES, Entry
 from attractor.claims.verdicts import ClaimVerdict
 from attractor.console import console_table, print_line, with_prefix
-from attractor.files import write_text
 from attractor.report.table import in_markdown
 from attractor.runs.study_record import StudyRecord
 from attractor.verdict.words import UNKNOWN, markdown_escaped
@@ -155,9 +154,3 @@ def _details(entry: Entry) -> str:
 
 def _to_the_minute(time: str) -> str:
     return time[:16].replace("T", " ")
-
-
-def write_ledger(
-    path: Path, papers: Mapping[Path, Paper], entries: Sequence[Entry], records: Sequence[StudyRecord]
-) -> None:
-    write_text(path, markdown(papers, entries, records))
