@@ -18,6 +18,7 @@ USERS = {
     "phase": RECIPES["laptop"].replace(attention="phase"),
     "differential": RECIPES["laptop"].replace(attention="differential"),
     "decay": RECIPES["laptop"].replace(attention="decay"),
+    "delta rule": RECIPES["laptop"].replace(attention="gated-deltanet"),
     "Muon": RECIPES["laptop"].replace(optimizer="muon"),
     "QuacK": RECIPES["laptop"].replace(quack=1.0),
     "QK-clip": RECIPES["laptop"].replace(qk_clip=30.0),

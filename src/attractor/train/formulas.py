@@ -17,6 +17,7 @@ from attractor.attention.couple.dynamics import Dynamics
 from attractor.attention.couple.mlp import MLPOnly
 from attractor.attention.couple.phase import Phase
 from attractor.attention.score.decayed import Decayed
+from attractor.attention.score.delta import Delta
 from attractor.attention.score.differential import Differential
 from attractor.files.code import checksum_of_code, source_of
 from attractor.runs.run_folder import CODE, RunFolder
@@ -49,6 +50,7 @@ FORMULAS: dict[str, Formula] = {
     "phase": Formula(1, _has(Phase)),
     "differential": Formula(1, _has(Differential)),
     "decay": Formula(1, _has(Decayed)),
+    "delta rule": Formula(1, _has(Delta)),
     "QuacK": Formula(1, lambda config: config.quack is not None),
     "QK-clip": Formula(1, lambda config: config.qk_clip is not None),
     "recurrence": Formula(1, lambda config: config.model.family in ("itrsa", "itrsa-prenorm", "akorn", "recursive")),
