@@ -61,7 +61,7 @@ test-newest: $(VENV)/.installed-dev
 test-versions: test-newest
 	@$(PYTEST) tests/hf/test_export.py -k oldest $(ARGS)
 
-# Plants 30 faults, one at a time, and shows which test notices each. ARGS="--all 3": the third, with every test.
+# Plants 30 faults, one at a time, and shows which test notices each. ARGS="--n 10 --seed 1 --files verdict": others.
 mutants: $(VENV)/.installed-dev
 	@$(BIN)/python tests/mutation.py $(ARGS)
 

@@ -1,6 +1,7 @@
 """Records of studies with invented outcomes, at a scale that may decide a claim."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from attractor.runs.quantity import PERPLEXITY
@@ -59,6 +60,20 @@ def record(
     return StudyRecord(
         design, tuple(cell(*place, placed.get(place, ())) for place in ((r, c) for r in rows for c in columns))
     )
+
+
+def with_outcomes(stored: StudyRecord, change: Callable[[str, int, Outcome], Outcome]) -> StudyRecord:
+    """Return the record with each outcome as a function of its row, its number in its cell and itself."""
+    cells = [
+        replace(cell, outcomes=tuple(change(cell.row, n, outcome) for n, outcome in enumerate(cell.outcomes)))
+        for cell in stored.cells
+    ]
+    return replace(stored, cells=tuple(cells))
+
+
+def with_summaries(stored: StudyRecord, summary_of: Callable[[str, int], Mapping[str, Any]]) -> StudyRecord:
+    """Return the record with further entries in the summary of each run, by its row and its number in its cell."""
+    return with_outcomes(stored, lambda row, n, run: replace(run, summary=run.summary | summary_of(row, n)))
 
 
 def cell(row: str, column: str, runs: Sequence[Run]) -> Cell:

@@ -179,14 +179,6 @@ def test_files_import_one_another_without_circles() -> None:
         pytest.fail(f"{circle}: move what the two need to a file of its own, which both import")
 
 
-@pytest.mark.parametrize(
-    "file", [file for file in FILES if place(file).startswith(("claims", "report", "runs", "verdict"))], ids=place
-)
-def test_results_are_read_without_torch(file: Path) -> None:
-    heavy = sorted(name for name in imports(file) if name.split(".")[0] == "torch")
-    assert not heavy, f"{place(file)} imports {heavy}: a run folder must be readable anywhere, so compute it in `train`"
-
-
 TESTS = {"paired_t_test", "welch", "welch_estimate", "holm", "moderated"}
 PLANS = {"detectable_with_power", "power_of_pairs", "pairs_needed"}
 

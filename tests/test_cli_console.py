@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from attractor import console as shared_console
-from attractor.cli.console import LogConsole, heartbeat
+from attractor.cli.console import FilteredConsole, heartbeat
 from attractor.console import SignOfLife
 from attractor.corpus.prepare import Progress
 from attractor.corpus.progress import LivePreparation
@@ -80,14 +80,18 @@ class Lines(io.StringIO):
 def test_a_silent_command_reports_that_it_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = Lines()
     monkeypatch.setattr("sys.stderr", stderr)
-    with heartbeat(LogConsole(file=io.StringIO()), "attractor data prepare", seconds=0.01):
+    with heartbeat(FilteredConsole(file=io.StringIO()), "attractor data prepare", seconds=0.01):
         assert stderr.written.wait(timeout=60)
     assert stderr.getvalue().startswith("attractor data prepare: at work for ")
 
 
 @pytest.mark.parametrize(
     ("console", "seconds"),
-    [(LogConsole(file=io.StringIO()), 1e6), (LogConsole(file=io.StringIO(), quiet=True), 0.0), (Console(), 0.0)],
+    [
+        (FilteredConsole(file=io.StringIO()), 1e6),
+        (FilteredConsole(file=io.StringIO(), quiet=True), 0.0),
+        (FilteredConsole(force_terminal=True), 0.0),
+    ],
     ids=["it has not been long", "another process speaks", "a terminal"],
 )
 def test_no_unnecessary_line_is_printed(capsys: pytest.CaptureFixture[str], console: Console, seconds: float) -> None:
@@ -99,7 +103,7 @@ def test_no_unnecessary_line_is_printed(capsys: pytest.CaptureFixture[str], cons
 
 
 def test_other_output_delays_the_line() -> None:
-    console = LogConsole(file=io.StringIO())
+    console = FilteredConsole(file=io.StringIO())
     before = console.printed
     console.print("a line")
     assert console.printed > before

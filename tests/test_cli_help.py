@@ -49,9 +49,11 @@ def test_the_page_follows_from_the_help() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_is_read_from_the_source_of_a_command_is_what_it_takes(attractor: Command, command: str) -> None:
+def test_what_is_read_from_the_source_of_a_command_is_what_it_takes(
+    attractor: Command, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Criterion: the help read without PyTorch explains every option of the imported class and no other, with its
-    default, and shows no None."""
+    default, and shows no None. Completion offers each of them, and no option is a subcommand."""
     code, out, err = attractor(*command.split(), "--help-all")
     assert (code, err) == (0, "")
     assert out.startswith(f"usage: attractor {command}")
@@ -66,6 +68,13 @@ def test_what_is_read_from_the_source_of_a_command_is_what_it_takes(attractor: C
         assert (option.default == "") == (default is MISSING or option.is_setting)
         if default not in (None, (), "", MISSING) and option.kind != "FLAG":
             assert option.default == shown(default)
+        if not option.positional:
+            refuse_unknown_options(command, [f"--{option.name}"])
+            assert f"--{option.name.replace('_', '-')}" in completion.words_of(command)
+    with pytest.raises(SystemExit):
+        tyro.cli(class_of(command), args=["--help"])
+    assert "subcommands" not in capsys.readouterr().out  # which tyro makes of a union of types
+    assert help_of_command(command, ("--help-all",), 10)  # in the narrowest window
 
 
 def test_tables_read_from_their_source_are_those_of_the_code() -> None:
@@ -111,11 +120,6 @@ def test_the_help_of_training_fits_a_screen(command: str, width: int) -> None:
     lines = help_of_command(command, (), width).splitlines()
     assert len(lines) <= 60
     assert max(map(len, lines)) <= width
-
-
-def test_help_is_shown_in_the_narrowest_window() -> None:
-    for name in COMMANDS:
-        assert help_of_command(name, ("--help-all",), 10)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -182,14 +186,6 @@ def test_help_for_an_unknown_name_is_refused_as_by_a_run(attractor: Command) -> 
         assert refused[0] == 2
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_no_option_is_a_subcommand(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Tyro makes a union of types a subcommand, as formerly `slow-attention:str`."""
-    with pytest.raises(SystemExit):
-        tyro.cli(class_of(command), args=["--help"])
-    assert "subcommands" not in capsys.readouterr().out
-
-
 def test_the_mechanism_of_the_slow_path_is_named_as_that_of_the_fast_one() -> None:
     line = ["--size=fast-slow", "--slow-attention", "decay", "--attention", "gated"]
     model = parse_command(runs.TrainArguments, "train", line).configured().model
@@ -252,15 +248,6 @@ def test_bash_completes_commands_options_and_names(line: str, there: str, absent
     offered = set(done.stdout.split())
     assert set(there.split()) <= offered
     assert not set(absent.split()) & offered
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_completion_knows_every_option(command: str) -> None:
-    offered = completion.words_of(command)
-    for option in options_of(command):
-        if not option.positional:
-            refuse_unknown_options(command, [f"--{option.name}"])
-            assert f"--{option.name.replace('_', '-')}" in offered
 
 
 def test_a_terminal_shows_that_the_command_waits_and_a_log_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

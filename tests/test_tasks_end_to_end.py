@@ -76,24 +76,10 @@ def test_a_task_trains_resumes_and_compares_by_its_metric(task: str, tmp_path: P
     assert first.replace("_", " ") in (tmp_path / "compared" / "report.html").read_text()
 
 
-def test_an_option_of_another_task_is_refused_with_its_name(attractor: Command) -> None:
-    code, _, errors = attractor("train", "--task=mqar", "--board-size=4")
-    assert code == 2
-    assert errors == (
-        "error: board_size must be left out with task 'mqar', since it is an option of task 'sudoku'; "
-        "leave it out or give --task sudoku\n"
-    )
-
-
 def test_finite_data_may_be_measured_in_epochs_instead_of_steps(attractor: Command) -> None:
     asked = ["--task=mqar", "--level=zoology-64", "--n-examples=40", *MODEL]
     _, said, _ = attractor("plan", *asked, "--epochs=2.5", "--no-calibrate", "--json")
     assert json.loads(said)["plans"][0]["n_steps"] == 25
-    code, _, errors = attractor("plan", "--task=mqar", "--epochs=2")
-    assert (code, errors) == (
-        2,
-        "error: epochs must be left out with data drawn without end, got 2; give n_steps alone\n",
-    )
 
 
 @pytest.mark.slow

@@ -106,6 +106,10 @@ train --task=sudoku --recipe=sudoku --board-size=5
 train --task=sudoku --recipe=sudoku --board-size=4 --givens 9 3
 train --task=sudoku --recipe=sudoku --puzzles=nope.csv
 train --task=mqar --recipe=mqar --n-pairs=0
+train --task=mqar --board-size=4 => board_size must be left out with task 'mqar', since ... of task 'sudoku'; leave it
+train --task=mqar --epochs=2 => epochs must be left out with data drawn without end, got 2; give n_steps alone
+watch nothing => folder must exist to be watched, and 'nothing' does not
+watch . --port=70000 => port must be from 0 to 65535, got 70000; 0 takes a free one
 train --epochs=inf => epochs must be positive and finite, got inf
 train --epochs=0
 train --config=x.yaml => config must be a .toml file or a run's config.json, got 'x.yaml'; write NAME = VALUE
@@ -256,7 +260,7 @@ report record.json --out=x
 report list.json --out=x
 report run --store=x.json => store must be left out for a run ... x.json
 report run --formats gif
-report cmp --formats gif
+report cmp --formats gif => unknown format of figures 'gif'
 report cmp --store=empty
 report torn
 report torn-study
@@ -270,9 +274,9 @@ report prepared
 report several
 claims NOPE => unknown claim 'NOPE'
 claims c1 => written in capitals
-claims ./nope
+claims ./nope => check the path
 claims ./text.txt
-claims empty => holds none
+claims empty => holds none; see papers/
 claims empty {ROOT}/papers => one folder of papers
 claims --root=nope => root must be a folder of studies
 claims --write=empty

@@ -39,28 +39,26 @@ def require_count(field: str, value: object, least: int = 1, next_step: str = ""
 
 
 def not_installed(package: str, extra: str, use: str = "this", instead: str = "") -> NotInstalledError:
-    """Return the error for an optional package that is missing: which extra of attractor installs it, and how."""
-    message = f"package '{package}' must be installed for {use}; {to_install(extra)}"
+    """Return the error for an optional package that is missing: which extra of attractor installs it, and how.
+
+    attractor is not on PyPI, so its clone must be named."""
+    install = f"run in a clone of attractor: pip install -e '.[{extra}]'"
+    message = f"package '{package}' must be installed for {use}; {install}"
     return NotInstalledError(message + (f", or {instead}" if instead else ""))
 
 
-def require_package(package: str, extra: str = "text") -> ModuleType:
-    """Import an optional package, or raise an error that says how to install it."""
+def require_package(package: str) -> ModuleType:
+    """Import a package of the extra `text`, or raise an error that says how to install it."""
     try:
         return import_module(package)
     except ImportError as error:
-        raise not_installed(package, extra) from error
+        raise not_installed(package, "text") from error
 
 
 def part_not_installed(error: Exception, extra: str, use: str) -> NotInstalledError | None:
     """Return the error for what models and training need and could not import, or None for any other error."""
     package = error.name if isinstance(error, ModuleNotFoundError) else None
     return not_installed(package, extra, use) if package in ("torch", "jaxtyping", "safetensors") else None
-
-
-def to_install(extra: str) -> str:
-    """Return the next step that installs an extra. attractor is not on PyPI, so its clone must be named."""
-    return f"run in a clone of attractor: pip install -e '.[{extra}]'"
 
 
 def require_seed(seed: int) -> None:

@@ -13,7 +13,6 @@ from rich.console import Console
 from attractor.claims.ledger import find_records, ledger, read_papers
 from attractor.claims.verdicts import Rule
 from attractor.cli.evidence import ClaimsArguments, claims
-from attractor.errors import InputError
 from attractor.study import load_study
 from invented_records import losses, record
 
@@ -94,7 +93,10 @@ def test_files_of_a_paper_import_one_another(folder: Path) -> None:
     [
         ("seventh/claims.py", "import nothing_of_that_name", "left out a paper: .*line 1 cannot be executed"),
         ("seventh/claims.py", "PAPER = 7", "must define PAPER, a Paper, and has int"),
-        ("sixth/results/study-old-desk.json", '{"format": 0}', "left out a damaged study: .*study-old-desk"),
+        *(
+            ("sixth/results/study-old-desk.json", text, "left out a damaged study: .*study-old-desk")
+            for text in ('{"format": 99}', '{"format": 1}', "[]", '{"format": 1, "design": {}, "cells": []}', '"half"')
+        ),
         ("sixth/results/study-torn-desk.json", '{"format": ', "left out a damaged study: .*study-torn-desk"),
     ],
 )
@@ -107,16 +109,6 @@ def test_what_is_damaged_is_named_and_the_rest_is_judged(folder: Path, place: st
     (line,) = (str(warning.message) for warning in caught)
     assert re.search(said, line)
     assert "\n" not in line
-
-
-def test_a_folder_without_papers_is_refused_with_a_next_step(tmp_path: Path) -> None:
-    for names, said in (
-        ([str(tmp_path)], "holds none; see papers/"),
-        ([str(tmp_path / "no")], "check the path"),
-        ([str(tmp_path), "a/b"], "give one of them"),
-    ):
-        with pytest.raises(InputError, match=said):
-            shown(*names)
 
 
 def test_the_tool_imports_no_paper() -> None:

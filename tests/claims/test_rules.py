@@ -24,7 +24,7 @@ from attractor.claims.ledger import (
 )
 from attractor.claims.rules import Conditional, Costs, Differs, Equivalent, InRegime, Reaches, Stays
 from attractor.claims.verdicts import all_of
-from attractor.errors import InputError, LeftOutWarning
+from attractor.errors import InputError
 from attractor.runs.quantity import TOKENS_PER_PARAMETER, Quantity
 from attractor.runs.study_record import StudyRecord
 from attractor.study.study import Study, load_study
@@ -396,18 +396,6 @@ def test_studies_are_found_where_they_were_run(tmp_path: Path) -> None:
     assert (found.design, found.finished) == (design, 0)
     with pytest.raises(InputError, match="nowhere"):
         find_records([tmp_path], tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize(
-    "stored", [{"format": 99}, {"format": 1}, [], {"format": 1, "design": {}, "cells": []}, "half"]
-)
-def test_a_damaged_record_is_named(tmp_path: Path, stored: Any) -> None:
-    store(tmp_path / "results", "study-damaged.json", stored)
-    with pytest.warns(LeftOutWarning, match=r"study-damaged\.json"):
-        assert find_records([tmp_path]) == []
-    (tmp_path / "results" / "study-damaged.json").write_text('{"format": 1, ')
-    with pytest.warns(LeftOutWarning, match=r"study-damaged\.json"):
-        assert find_records([tmp_path]) == []
 
 
 def test_a_rule_that_is_newer_than_the_runs_it_judges_is_marked() -> None:

@@ -12,7 +12,8 @@ from attractor.report.study_figure import pictures
 from attractor.report.study_page import render
 from attractor.report.study_table import console_tables
 from attractor.runs.published import without_private_folders
-from attractor.runs.study_record import Cell, StudyRecord
+from attractor.runs.study_record import StudyRecord
+from invented_records import with_summaries
 
 SEEDS = (0, 1, 2, 3)
 NOISE = (0.0, 0.004, -0.003, 0.002)
@@ -30,11 +31,8 @@ def thorough(lead: float, lead_at_other_size: float = 0.0, speed: float = 1.0) -
         rows = {"standard": losses(2.0), "gated": losses(2.0 - lead, 0.9), "uniform": losses(2.8)}
         return study(rows, seeds=SEEDS)
 
-    def at_speed(cell: Cell) -> Cell:
-        runs = [replace(run, summary=run.summary | {"tokens_per_second": 45_123.0 * speed}) for run in cell.outcomes]
-        return replace(cell, outcomes=tuple(runs)) if cell.row == "gated" else cell
-
-    main, rungs = sized(lead), {"half the steps": losses(2.1), "twice the steps": losses(1.9)}
+    main = with_summaries(sized(lead), lambda row, _: {"tokens_per_second": 45_123.0 * speed} if row == "gated" else {})
+    rungs = {"half the steps": losses(2.1), "twice the steps": losses(1.9)}
     stability = study(
         columns={
             "1x": {"standard": [2.0], "gated": [1.9]},
@@ -50,8 +48,7 @@ def thorough(lead: float, lead_at_other_size: float = 0.0, speed: float = 1.0) -
         "stability": stability,
         "size": sized(lead_at_other_size),
     }
-    cells = tuple(map(at_speed, main.cells))
-    return replace(main, design=replace(main.design, legs=tuple(legs)), cells=cells, legs=legs)
+    return replace(main, design=replace(main.design, legs=tuple(legs)), legs=legs)
 
 
 def outcomes(record: StudyRecord) -> dict[tuple[str, str], str]:

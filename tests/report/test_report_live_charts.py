@@ -20,6 +20,7 @@ from attractor.report.study_figure import _in_short, pictures
 from attractor.report.study_report import write_report
 from attractor.runs.study_record import StudyRecord
 from attractor.verdict.intervals import mean_interval
+from invented_records import with_outcomes, with_summaries
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,21 +32,13 @@ Looks = Mapping[str, Sequence[Sequence[float | None]]]  # the values over steps 
 def looked_at(looks: Mapping[str, Looks], **arguments: Any) -> StudyRecord:
     """Return a study whose runs have these trajectories, by row; a seed of None values has null at every step."""
     losses = {"standard": BASE, "slow": shifted(0.1), "decay": shifted(0.2)}
-    record = study(losses, control=None, **arguments)
 
-    def summary(row: str, number: int, known: dict[str, Any]) -> dict[str, Any]:
+    def summary(row: str, number: int) -> dict[str, Any]:
         of_row = looks.get(row, {})
         traces = {name: [list(x) for x in zip(STEPS, seeds[number], strict=True)] for name, seeds in of_row.items()}
-        return known | ({"trajectories": traces} if traces else {})
+        return {"trajectories": traces} if traces else {}
 
-    cells = [
-        replace(
-            cell,
-            outcomes=tuple(replace(o, summary=summary(cell.row, n, o.summary)) for n, o in enumerate(cell.outcomes)),
-        )
-        for cell in record.cells
-    ]
-    return replace(record, cells=tuple(cells))
+    return with_summaries(study(losses, control=None, **arguments), summary)
 
 
 def chart(record: StudyRecord, name: str) -> Chart:
@@ -85,9 +78,7 @@ def test_the_axis_range_is_that_of_the_seeds_whatever_the_interval() -> None:
 def test_one_seed_has_no_interval_and_a_null_no_point() -> None:
     """Criterion: a step at which a seed has no number has no point, as in the chart of losses."""
     alone = study({"standard": BASE[:1]}, control=None, seeds=(0,))
-    cell = alone.cells[0]
-    looks = {"trajectories": {"gate": [[50, 0.5]]}}
-    alone = replace(alone, cells=(replace(cell, outcomes=(replace(cell.outcomes[0], summary=looks),)),))
+    alone = with_summaries(alone, lambda *_: {"trajectories": {"gate": [[50, 0.5]]}})
     assert chart(alone, "gate").panels[""]["standard"] == [(50, 0.5, 0.5, 0.5)]
     memory = [[4.0, None, 8.0], [4.0, 5.0, 8.0], [4.0, 5.0, 8.0]]
     curve = chart(looked_at({"slow": {"slow_memory": memory}}), "slow_memory").panels[""]["slow"]
@@ -97,21 +88,13 @@ def test_one_seed_has_no_interval_and_a_null_no_point() -> None:
 def test_logits_are_drawn_over_the_heads_of_the_first_seed() -> None:
     """Criterion: at each step the mean, the lowest and the highest of all heads; a step at which a head's number is not
     finite has no point, and a row without such numbers no line."""
-    record = looked_at({})
-    by_head = {"max_logit": [[50, [1.0, 2.0, 6.0]], [100, [1.0, None, 6.0]], [150, [4.0, 4.0, 10.0]]]}
-    cells = [
-        replace(
-            cell,
-            outcomes=tuple(
-                replace(o, summary=o.summary | {"trajectories_by_head": by_head if n == 0 else {"max_logit": []}})
-                for n, o in enumerate(cell.outcomes)
-            ),
-        )
-        if cell.row == "slow"
-        else cell
-        for cell in record.cells
-    ]
-    (drawn,) = (c for c in charts(JudgedStudy(replace(record, cells=tuple(cells)))) if c.name == "heads-max-logit")
+    logits = [[50, [1.0, 2.0, 6.0]], [100, [1.0, None, 6.0]], [150, [4.0, 4.0, 10.0]]]
+
+    def summary(row: str, number: int) -> dict[str, Any]:
+        return {"trajectories_by_head": {"max_logit": [] if number else logits}} if row == "slow" else {}
+
+    found = charts(JudgedStudy(with_summaries(looked_at({}), summary)))
+    (drawn,) = (chart for chart in found if chart.name == "heads-max-logit")
     assert drawn.panels[""] == {"slow": [(50, 3.0, 1.0, 6.0), (150, 6.0, 4.0, 10.0)]}
 
 
@@ -133,8 +116,7 @@ def drawn(record: StudyRecord) -> "Axes":
 
 def test_a_single_evaluation_is_drawn_as_a_marker_with_a_bar() -> None:
     record = study({"standard": BASE, "slow": shifted(0.1)}, control=None)
-    cells = [replace(c, outcomes=tuple(replace(o, curve=o.curve[-1:]) for o in c.outcomes)) for c in record.cells]
-    axes = drawn(replace(record, cells=tuple(cells)))
+    axes = drawn(with_outcomes(record, lambda _, __, run: replace(run, curve=run.curve[-1:])))
     assert [(len(line.get_xdata()), line.get_marker()) for line in axes.get_lines()] == [(1, "o")] * 2
     bars = [segment for collection in axes.collections for segment in collection.get_segments()]
     assert (bars[0][0][1], bars[0][1][1]) == pytest.approx((min(BASE), max(BASE)))

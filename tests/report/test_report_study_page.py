@@ -5,10 +5,7 @@ import csv
 import html
 import io
 import json
-import os
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,15 +15,15 @@ import numpy as np
 import pytest
 from studies import BASE, ENTROPY, shifted, study
 
-from attractor.errors import InputError
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.study_figure import pictures
 from attractor.report.study_page import render
 from attractor.report.study_report import write_report
 from attractor.runs.quantity import PERPLEXITY
 from attractor.runs.study_record import StudyRecord
+from browser import in_browser, opened
+from invented_records import with_outcomes, with_summaries
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<b>&\"</script><script>alert('$x$')</script>"
 VOID = {"meta", "br", "input", "wbr"}
 
@@ -172,10 +169,9 @@ def configured(*attentions: Any, **more: Any) -> StudyRecord:
     for cell, attention in zip(record.cells, attentions, strict=True):
         task = {"kind": "text", "corpus": "/home/somebody/corpora/web"}
         model = {"attention": attention, "d_model": 64, "n_layers": 2}
-        summaries = [outcome.summary | {"steps": 800} for outcome in cell.outcomes]
-        outcomes = [replace(o, summary=summary) for o, summary in zip(cell.outcomes, summaries, strict=True)]
-        cells.append(replace(cell, config={"task": task, "model": model}, outcomes=tuple(outcomes)))
-    return replace(record, cells=tuple(cells), environments={"time": ["2025-03-01T10:00:00", "2025-03-04T11:00:00"]})
+        cells.append(replace(cell, config={"task": task, "model": model}))
+    times = ["2025-03-01T10:00:00", "2025-03-04T11:00:00"]
+    return with_summaries(replace(record, cells=tuple(cells), environments={"time": times}), lambda *_: {"steps": 800})
 
 
 def test_data_size_length_and_date_precede_the_verdict() -> None:
@@ -218,6 +214,17 @@ def test_every_region_that_scrolls_can_be_reached_and_has_a_name(page):
         assert (attributes["tabindex"], attributes["role"]) == ("0", "region")
         assert attributes.get("aria-label") or attributes["aria-labelledby"] in found.ids
     assert [tag for tag, _ in found.tags].count("main") == 1
+
+
+def test_a_label_that_looks_like_an_id_stays_as_it_is() -> None:
+    record = study({"standard": BASE, 'x id="a url(#b)': shifted(0.1)}, control=None)
+    shown = next(iter(pictures(JudgedStudy(record)))).svg()
+    assert 'x id="a url(#b)' in shown.replace("&quot;", '"')
+
+
+def test_no_remark_begins_with_a_mark() -> None:
+    page = render(JudgedStudy(study({"standard": BASE, "a": shifted(0.1), "b": shifted(0.1)}, control=None)), [])
+    assert "<small>its runs equal those of" in page
 
 
 def test_captions_are_sentences() -> None:
@@ -264,14 +271,6 @@ def test_the_folder_is_complete_and_reproducible(tmp_path):
 ALL = ("png", "pdf", "svg")
 PICTURES = ("curves", "differences", "profile-entropy", "attention")
 
-
-def test_an_unknown_format_is_refused_by_name(tmp_path):
-    with pytest.raises(InputError, match="unknown format of figures 'jpg'"):
-        write_report(JudgedStudy(full()), tmp_path, formats=("jpg",))
-
-
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-
 ACTS = """
 const press = (target, key, more) =>
   target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more }));
@@ -308,18 +307,6 @@ document.body.setAttribute("data-seen", JSON.stringify(seen));
 """
 
 
-def opened(page: Path, width: int = 1280) -> str:
-    """Return the document in a browser after its script has run."""
-    profile = page.parent / "profile"
-    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-    flags += f" --disable-component-update --disable-sync --user-data-dir={profile} --virtual-time-budget=4000"
-    command = [str(CHROMIUM), *flags.split(), f"--window-size={width},900", "--dump-dom", page.as_uri()]
-    environment = os.environ | {"HOME": str(page.parent)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
 def measured(page: str, folder: Path, width: int, script: str) -> Any:
     """Return the result of a script in the page at a width that may be smaller than a browser window."""
     frame = (
@@ -328,7 +315,7 @@ def measured(page: str, folder: Path, width: int, script: str) -> Any:
     look = f"document.body.dataset.seen = JSON.stringify((({script}))(frame.contentDocument, frame.contentWindow))"
     outer = f"<!doctype html><body>{frame}<script>frame.onload = () => {{ {look} }}</script></body>"
     (folder / "outer.html").write_text(outer, encoding="utf-8")
-    (seen,) = re.findall(r'data-seen="([^"]*)"', opened(folder / "outer.html"))
+    (seen,) = re.findall(r'data-seen="([^"]*)"', opened((folder / "outer.html").as_uri(), folder))
     return json.loads(html.unescape(seen))
 
 
@@ -389,14 +376,13 @@ def test_a_single_evaluation_is_a_marker_between_ticks_that_differ(tmp_path: Pat
 
 def alone(record: StudyRecord) -> StudyRecord:
     """Keep only the last evaluation of each run."""
-    cells = [replace(c, outcomes=tuple(replace(o, curve=o.curve[-1:]) for o in c.outcomes)) for c in record.cells]
-    return replace(record, cells=tuple(cells))
+    return with_outcomes(record, lambda _, __, run: replace(run, curve=run.curve[-1:]))
 
 
 @in_browser
 def test_the_script_runs_under_the_content_security_policy(page, tmp_path):
     (tmp_path / "report.html").write_text(page, encoding="utf-8")
-    document = opened(tmp_path / "report.html")
+    document = opened((tmp_path / "report.html").as_uri(), tmp_path)
     assert document.count('class="plot"') == 4  # there are two charts of two columns
     assert document.count('class="large"') == 2
     assert '<b>&"</script>' not in document
@@ -406,7 +392,7 @@ def test_the_script_runs_under_the_content_security_policy(page, tmp_path):
 def test_a_foreign_script_does_not_run(page, tmp_path):
     intruder = "<script>document.body.id = 'taken'</script></body>"
     (tmp_path / "report.html").write_text(page.replace("</body>", intruder), encoding="utf-8")
-    assert '<body id="taken"' not in opened(tmp_path / "report.html")
+    assert '<body id="taken"' not in opened((tmp_path / "report.html").as_uri(), tmp_path)
 
 
 @in_browser
@@ -417,7 +403,7 @@ def test_a_logarithmic_axis_has_the_numbers_themselves(tmp_path: Path) -> None:
         outcome.summary["trajectories"] = {"max_logit": [[50, 3.0], [100, 30.0 + outcome.seed], [150, 900.0]]}
     judged = JudgedStudy(record)
     (tmp_path / "report.html").write_text(render(judged, pictures(judged)), encoding="utf-8")
-    document = opened(tmp_path / "report.html")
+    document = opened((tmp_path / "report.html").as_uri(), tmp_path)
     (figure,) = re.findall(r'<figure id="figure-trajectory-max-logit".*?</figure>', document, re.DOTALL)
     labels = re.findall(r"<text[^>]*>([^<]*)</text>", figure)
     assert {"10", "100", "steps", "logit"} <= set(labels)
@@ -431,7 +417,7 @@ def test_the_page_sorts_zooms_and_compares_by_keyboard(page, tmp_path, width):
     """The page contains a test script in the role of a visitor, which its policy would otherwise refuse."""
     visited = re.sub(r"<meta http-equiv[^>]*>", "", page).replace("</body>", f"<script>{ACTS}</script></body>")
     (tmp_path / "report.html").write_text(visited, encoding="utf-8")
-    (stored,) = re.findall(r'data-seen="([^"]*)"', opened(tmp_path / "report.html", width))
+    (stored,) = re.findall(r'data-seen="([^"]*)"', opened((tmp_path / "report.html").as_uri(), tmp_path, width))
     seen = json.loads(stored.replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
     assert seen["ascending"] == [HOSTILE, "uniform"]
     assert seen["descending"] == ["uniform", HOSTILE]

@@ -4,7 +4,6 @@ import math
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -24,6 +23,7 @@ from attractor.report.study_table import (
 from attractor.runs.quantity import PERPLEXITY, Quantity
 from attractor.runs.study_record import Published, StudyRecord
 from attractor.verdict.words import latex_escaped
+from invented_records import with_summaries
 
 LOSSES = {"standard": BASE, "uniform": shifted(0.5), "good": shifted(-0.05), "best": shifted(-0.1, 0.002)}
 
@@ -143,9 +143,8 @@ def test_speeds_of_seeds_that_were_trained_together_are_called_shares() -> None:
     record = study(LOSSES, quantities=(PERPLEXITY, SPEED))
     note = "Seeds were trained together in one process: speed and memory are shares of it, and rank no mechanisms."
     assert note not in first(record).caption
-    cell = record.cells[0]
-    together = tuple(replace(outcome, summary=outcome.summary | {"stacked": 3}) for outcome in cell.outcomes)
-    assert note in first(replace(record, cells=(replace(cell, outcomes=together), *record.cells[1:]))).caption
+    together = with_summaries(record, lambda row, _: {"stacked": 3} if row == "standard" else {})
+    assert note in first(together).caption
 
 
 def test_skipped_steps_are_shown_where_there_were_any() -> None:
@@ -166,10 +165,7 @@ def test_a_step_that_was_better_than_the_last_is_named() -> None:
 
 
 def test_a_task_without_context_gain_has_no_column_for_it() -> None:
-    record = study(LOSSES)
-    for cell in record.cells:
-        for outcome in cell.outcomes:
-            outcome.summary["context_gain"] = None
+    record = with_summaries(study(LOSSES), lambda *_: {"context_gain": None})
     assert "gain" not in first(record).headings
     assert "Context gain" not in " ".join(first(record).caption)
 

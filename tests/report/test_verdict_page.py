@@ -82,6 +82,7 @@ def test_every_form_has_the_same_numbers_and_reasons(few, tmp_path):
         if name != "latex":
             for text in ("All pairs of mine are lower.", "margin", "the value was guessed: val_loss"):
                 assert text in form, name
+    assert "$-$0.0121 [$-$0.0142, $-$0.0098]" in few.to_latex()
 
 
 def test_names_from_files_are_text_in_every_form(tmp_path):

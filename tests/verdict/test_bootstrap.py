@@ -34,19 +34,18 @@ def test_the_interval_shifts_and_scales_with_the_values():
     values = np.random.default_rng(0).normal(size=8)
     base, moved = bootstrap_interval(values).interval, bootstrap_interval(10 + 2 * values).interval
     assert (moved.low, moved.high) == pytest.approx((10 + 2 * base.low, 10 + 2 * base.high))
+    ties = np.array([7.0, 8.0, 9.0, 7.0, 8.0, 8.0])
+    whole, tenth = (bootstrap_interval(x).interval for x in (ties, ties / 10))
+    assert (tenth.low, tenth.high) == pytest.approx((whole.low / 10, whole.high / 10))
 
 
-@pytest.mark.parametrize("n", range(1, FEWEST))
-def test_too_few_values_give_a_reason_instead_of_an_interval(n):
-    found = bootstrap_interval(np.arange(n))
+@pytest.mark.parametrize(
+    ("values", "reason"), [*((range(n), f"{n} value") for n in range(1, FEWEST)), ([1, 2, 3, math.nan, 4], "finite")]
+)
+def test_values_that_allow_no_interval_give_a_reason_instead(values, reason):
+    found = bootstrap_interval(values)
     assert found.interval is None
-    assert f"{n} value" in found.reason
-
-
-def test_a_value_that_is_not_finite_gives_a_reason_instead_of_an_interval():
-    found = bootstrap_interval([1.0, 2.0, 3.0, math.nan, 4.0])
-    assert found.interval is None
-    assert "finite" in found.reason
+    assert reason in found.reason
 
 
 def test_equal_values_have_an_interval_of_width_zero():

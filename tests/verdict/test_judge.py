@@ -61,6 +61,7 @@ def test_few_rows_agree_with_scipy_and_statsmodels(seeded):
             assert (verdict.p, verdict.adjusted_p) == (close(each.pvalue, abs=1e-9), close(p, abs=1e-9))
             assert (verdict.low, verdict.high) == (close(interval.low, abs=1e-9), close(interval.high, abs=1e-9))
             assert verdict.difference == close(rows[row].mean() - baseline.mean(), abs=1e-9)
+            assert verdict.correlation == (close(np.corrcoef(rows[row], baseline)[0, 1]) if seeded else None)
             side = "better" if verdict.difference < 0 else "worse"
             assert verdict.outcome == ("no difference" if p_within < 0.05 else side if p < 0.05 else "undecided")
             outcomes.add(verdict.outcome)
@@ -171,7 +172,7 @@ def test_a_p_value_over_looks_is_as_rare_as_it_says():
 
 def test_unplanned_looks_that_dates_show_are_priced():
     """Criterion: pairs that ended on three days are three looks, which a plan of these looks would not be."""
-    days = [f"2026-11-0{day}" for day in (1, 1, 1, 2, 2, 5, 5, 5)]
+    days = [f"2026-11-0{day}T0{hour}" for hour, day in enumerate((1, 1, 2, 2, 2, 5, 5, 5))]
     baseline, row = [1.0, 1.2, 0.9, 1.1, 1.0, 1.3, 0.8, 1.05], [0.97, 1.12, 0.89, 1.06, 0.99, 1.24, 0.78, 1.0]
     rows = {
         name: {seed: ObservedRun(value, date=day) for seed, (value, day) in enumerate(zip(values, days, strict=True))}
@@ -180,8 +181,8 @@ def test_unplanned_looks_that_dates_show_are_priced():
     table = Observations(rows, "val_loss")
     verdicts = judge_observations(table)
     (note,) = [note for note in verdicts.notes if "3 days" in note]
-    assert "3, 5, 8 pairs" in note
-    assert not [note for note in judge_observations(table, looks=(3, 5, 8)).notes if "days" in note]
+    assert "2, 5, 8 pairs" in note
+    assert not [note for note in judge_observations(table, looks=(2, 5, 8)).notes if "days" in note]
 
 
 def test_a_number_to_compare_with_needs_no_baseline():
@@ -230,7 +231,9 @@ def curves(**steps):
 def test_all_rows_are_read_at_one_step():
     same = curves(baseline=(10, 20, 30), row=(10, 20, 30))
     assert judge_observations(same)["row"].difference == pytest.approx(-0.1)
-    assert judge_observations(same, at=20).observations.values("row")[0] == pytest.approx(3 - 0.2 - 0.1)
+    at_20 = judge_observations(same, at=20)
+    assert at_20.observations.values("row")[0] == pytest.approx(3 - 0.2 - 0.1)
+    assert "The value at step 20 counts." in at_20.notes
     early = curves(baseline=(10, 20, 30), row=(10, 20))
     with pytest.raises(InputError, match=r"runs must end at one step.*--at 20, the last step that all have"):
         judge_observations(early)

@@ -7,19 +7,18 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from attractor.errors import InputError
-from attractor.verdict.intervals import mean_interval
-from attractor.verdict.power import detectable_with_power, pairs_needed, power_of_pairs
-from attractor.verdict.t_tests import paired_t_test
+from attractor.verdict.power import _power_by_quadrature, detectable_with_power, pairs_needed, power_of_pairs
 
 
 @pytest.mark.parametrize("n", [3, 8, 40])
 @pytest.mark.parametrize("centre", [0.5, 2.0, 4.0])
 def test_power_is_that_of_statsmodels(n, centre):
-    """The effects are limited to those at which statsmodels' noncentral t distribution is finite."""
-    library = TTestPower()
+    """The effects are limited to those at which statsmodels' noncentral t distribution is finite. The quadrature, which
+    stands in elsewhere, is known there, too."""
     effect = centre / math.sqrt(n)
-    assert power_of_pairs(2.0, 2 * effect, n, 0.01) == pytest.approx(library.power(effect, n, 0.01), abs=1e-9)
+    expected = TTestPower().power(effect, n, 0.01)
+    assert power_of_pairs(2.0, 2 * effect, n, 0.01) == pytest.approx(expected, abs=1e-9)
+    assert _power_by_quadrature(centre, n, stats.t.ppf(0.995, n - 1)) == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8, 16, 64])
@@ -39,14 +38,6 @@ def test_the_detectable_difference_has_the_power_asked_for(n, power, level):
     assert power_of_pairs(2.0, -found, n, level) == pytest.approx(power, abs=1e-6)
 
 
-@pytest.mark.parametrize(("n", "effect"), [(3, 2.0), (6, 1.0), (12, 0.3)])
-def test_power_is_how_often_the_paired_test_rejects(n, effect):
-    draws = np.random.default_rng(n).normal(effect, 1.0, (3000, n))
-    found = np.mean([paired_t_test(differences).p < 0.05 for differences in draws])
-    power = power_of_pairs(1.0, effect, n)
-    assert abs(found - power) < 4 * math.sqrt(power * (1 - power) / 3000)
-
-
 def test_limits_of_power():
     assert power_of_pairs(1.0, 0.0, 5) == pytest.approx(0.05)
     assert power_of_pairs(1.0, 1e4, 2) == pytest.approx(1)
@@ -60,12 +51,6 @@ def test_the_detectable_difference_scales_with_the_noise_and_shrinks_with_pairs(
     assert by_n == sorted(by_n, reverse=True)
     normal_limit = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
     assert detectable_with_power(1.0, 10_000) * 100 == pytest.approx(normal_limit, rel=1e-3)
-
-
-def test_the_detectable_difference_exceeds_the_half_width_of_the_interval():
-    differences = np.random.default_rng(0).normal(size=400)
-    ratio = detectable_with_power(differences.std(ddof=1), 400) / mean_interval(differences).half_width
-    assert ratio == pytest.approx(1.4, abs=0.05)
 
 
 @pytest.mark.parametrize("difference", [5.0, 1.0, -0.3, 0.05])
@@ -82,19 +67,3 @@ def test_one_pair_or_an_unknown_spread_gives_no_answer():
     assert detectable_with_power(math.nan, 5) is None
     assert power_of_pairs(math.nan, 1.0, 5) is None
     assert pairs_needed(math.inf, 1.0) is None
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: detectable_with_power(1.0, 5, level=0.95), r"0\.05, not 0\.95"),
-        (lambda: detectable_with_power(1.0, 5, power=1.0), "power must lie"),
-        (lambda: detectable_with_power(0.0, 5), "sd must be above zero"),
-        (lambda: pairs_needed(1.0, 0.0), "difference must be"),
-        (lambda: pairs_needed(1.0, math.nan), "difference must be"),
-    ],
-)
-def test_questions_without_an_answer_are_refused_in_one_line(call, message):
-    with pytest.raises(InputError, match=message) as caught:
-        call()
-    assert "\n" not in str(caught.value)

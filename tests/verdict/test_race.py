@@ -164,6 +164,7 @@ def test_a_budget_begins_no_run_that_is_not_expected_to_end_in_time():
     race, recorded = simulated(plan, values("r", 0), known, budget=99.0)
     assert recorded == known
     assert race.seconds_left() == 1000.0
+    assert Race(plan, known[:1]).expected_seconds("r") == 100.0  # a row without runs takes as long as the others
     assert "1 of at most 6 pairs have been run; the same command goes on" in verdicts_of(race)["r"].reason
 
 

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from attractor.errors import InputError
 from attractor.verdict import effective_speedup
 
 BUDGETS = (0.5, 1.0, 2.0)
@@ -127,20 +126,3 @@ def test_a_slope_that_cannot_be_told_from_zero_leaves_the_interval_unbounded():
     assert found.value is not None
     assert (found.low, found.high) == (0, math.inf)
     assert "unbounded" in found.reason
-
-
-@pytest.mark.parametrize(
-    ("losses", "row", "ratios", "message"),
-    [
-        ({}, [3.0], 1.0, "ladder must be"),
-        (ladder(budgets=(1.0, 2.0)), [3.0], 1.0, "ladder must be .* as for budgets 0.5, 1 and 2"),
-        (ladder(budgets=(0.5, 2.0)), [3.0], 1.0, "ladder must be"),
-        (ladder(), [], 1.0, "losses must be at least one"),
-        (ladder(), [3.0], 0.0, "throughput_ratios must be"),
-        (ladder(), [3.0], [], "throughput_ratios must be"),
-        (ladder(), [3.0], math.nan, "throughput_ratios must be"),
-    ],
-)
-def test_what_is_no_ladder_is_refused(losses, row, ratios, message):
-    with pytest.raises(InputError, match=message):
-        effective_speedup(losses, row, ratios)

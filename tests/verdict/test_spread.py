@@ -37,21 +37,6 @@ def test_brown_forsythe_is_scipys_levene_about_the_median(seed, n, m):
     assert found.degrees_of_freedom == (1, n + m - 2)
 
 
-def test_location_unit_and_order_do_not_matter():
-    of, against = np.random.default_rng(0).normal(size=(2, 7))
-    for other in ((of + 3, against - 8), (5 * of, 5 * against), (of[::-1], against[::-1])):
-        assert spread_ratio(*other).p == pytest.approx(spread_ratio(of, against).p)
-        assert brown_forsythe(*other).p == pytest.approx(brown_forsythe(of, against).p)
-
-
-def test_exchanging_the_groups_inverts_the_ratio():
-    of, against = np.random.default_rng(0).normal(size=(2, 7))
-    there, back = spread_ratio(of, against[:5]), spread_ratio(against[:5], of)
-    assert there.ratio * back.ratio == pytest.approx(1)
-    assert there.interval.low * back.interval.high == pytest.approx(1)
-    assert there.p == pytest.approx(back.p)
-
-
 def test_exactly_the_ratios_outside_the_undetectable_range_are_shown():
     low, high = spread_ratio(Summary(0, 1, 10), Summary(0, 1, 6)).not_shown
     for ratio, shown in ((1.01 * high, True), (0.99 * high, False), (1.01 * low, False), (0.99 * low, True)):
@@ -64,13 +49,6 @@ def test_the_documented_factors_of_spread_are_the_smallest_detectable(n, factor)
     found = spread_ratio(Summary(0, 1, n), Summary(0, 1, n))
     assert found.not_shown == pytest.approx((1 / factor, factor), rel=0.01)
     assert found.p == pytest.approx(1)
-
-
-def test_the_interval_covers_the_truth():
-    rng = np.random.default_rng(0)
-    found = [spread_ratio(rng.normal(0, 4, 6), rng.normal(0, 2, 4)).interval for _ in range(2000)]
-    covered = np.mean([interval.low <= 2 <= interval.high for interval in found])
-    assert abs(covered - 0.95) < 4 * math.sqrt(0.95 * 0.05 / 2000)
 
 
 def test_long_tails_mislead_the_f_test_and_not_brown_forsythe():
@@ -94,6 +72,7 @@ def test_values_that_determine_no_test_have_no_p_value(groups):
 
 def test_rounding_is_no_spread():
     assert brown_forsythe([0.1, 0.1, 0.3, 0.3], [0.2, 0.2, 0.7, 0.7]).p is None
+    assert brown_forsythe([0.3] * 5 + [0.1 + 0.2] * 5, [0.5] * 10).p is None
 
 
 def test_two_values_are_equally_far_from_their_median():

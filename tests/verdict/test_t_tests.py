@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats import weightstats
 
-from attractor.errors import InputError
 from attractor.verdict.intervals import Summary, paired_difference, seed_differences, summary
 from attractor.verdict.t_tests import paired_t_test, welch
 
@@ -42,13 +41,6 @@ def test_welchs_test_is_scipys(seed, n, m):
     assert found.n == n + m
 
 
-def test_welchs_test_is_statsmodels():
-    of, against = np.random.default_rng(0).normal(size=4), np.random.default_rng(1).normal(1, 2, size=9)
-    found = welch(of, against)
-    expected = weightstats.ttest_ind(of, against, usevar="unequal")
-    assert (found.statistic, found.p, found.degrees_of_freedom) == pytest.approx(expected)
-
-
 def test_published_means_and_deviations_suffice_for_a_test():
     """Criterion: means and standard deviations of two rows of a published table, over 10 and 3 seeds, give the
     same test as in scipy."""
@@ -57,25 +49,6 @@ def test_published_means_and_deviations_suffice_for_a_test():
     assert (found.statistic, found.p) == pytest.approx(tuple(expected))
     of, against = np.random.default_rng(0).normal(size=(2, 5))
     assert welch(summary(of), summary(against)) == welch(of, against)
-
-
-@pytest.mark.parametrize("test", [welch, lambda of, against: paired_t_test(of - against)])
-def test_p_values_do_not_depend_on_shift_scale_order_or_exchange(test):
-    of, against = np.random.default_rng(3).normal(size=(2, 6))
-    base = test(of, against)
-    order = np.random.default_rng(4).permutation(6)
-    for p in (test(of + 5, against + 5).p, test(-7 * of, -7 * against).p, test(of[order], against[order]).p):
-        assert p == pytest.approx(base.p)
-    exchanged = test(against, of)
-    assert (exchanged.estimate, exchanged.p) == pytest.approx((-base.estimate, base.p))
-    assert (exchanged.interval.low, exchanged.interval.high) == pytest.approx((-base.interval.high, -base.interval.low))
-
-
-def test_equal_spread_and_size_make_welchs_test_students():
-    of = np.random.default_rng(0).normal(size=6)
-    found = welch(of + 1, of)
-    assert found.degrees_of_freedom == pytest.approx(10)
-    assert found.p == pytest.approx(stats.ttest_ind(of + 1, of).pvalue)
 
 
 @pytest.mark.parametrize(
@@ -116,16 +89,6 @@ def test_rounding_is_no_spread(value, n):
     assert welch([value] * 3, [3 * value] * 3).p == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize(("n", "m", "spread"), [(3, 10, 5.0), (10, 3, 5.0), (4, 4, 1.0)])
-def test_welchs_interval_covers_the_truth(n, m, spread):
-    """Criterion: the coverage is between 0.93 and 0.975. Satterthwaite's degrees of freedom are an approximation, so it
-    may differ from 0.95 by a few thousandths."""
-    rng = np.random.default_rng(n)
-    found = [welch(rng.normal(1, 1, n), rng.normal(0, spread, m)).interval for _ in range(2000)]
-    covered = np.mean([interval.low <= 1 <= interval.high for interval in found])
-    assert 0.93 < covered < 0.975
-
-
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("margin", [0.2, 1.0, 3.0])
 def test_being_within_a_margin_is_tested_as_in_statsmodels(seed, margin):
@@ -138,31 +101,7 @@ def test_being_within_a_margin_is_tested_as_in_statsmodels(seed, margin):
     assert apart.p_within == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("level", [0.01, 0.05])
-def test_a_difference_is_within_the_margin_where_its_interval_is(level):
-    outcomes = set()
-    for seed in range(200):
-        differences = np.random.default_rng(seed).normal(0.2, 0.5, size=6)
-        interval = paired_t_test(differences, 1 - 2 * level).interval
-        within = paired_t_test(differences, margin=0.7).p_within < level
-        assert within == (max(-interval.low, interval.high) < 0.7)
-        outcomes.add(within)
-    assert outcomes == {True, False}
-
-
-def test_a_difference_as_large_as_the_margin_is_called_equivalent_at_most_as_often_as_the_level():
-    draws = np.random.default_rng(1).normal(1.0, 0.3, (4000, 5))
-    errors = np.mean([paired_t_test(differences, margin=1.0).p_within < 0.05 for differences in draws])
-    assert abs(errors - 0.05) < 4 * math.sqrt(0.05 * 0.95 / 4000)
-
-
 def test_differences_without_spread_are_equivalent_only_within_the_margin():
     assert paired_t_test([0.0, 0.0], margin=0.1).p_within < 0.05
     assert paired_t_test([0.2, 0.2], margin=0.1).p_within > 0.95
     assert paired_t_test([1.0, 1.0], margin=1.0).p_within is None
-
-
-@pytest.mark.parametrize("margin", [0.0, -1.0, math.nan, math.inf])
-def test_a_margin_must_be_a_positive_number(margin):
-    with pytest.raises(InputError, match="margin must be a number above zero"):
-        paired_t_test([0.0, 0.1], margin=margin)

@@ -140,11 +140,15 @@ def row_of_equal_runs(record: StudyRecord, row: str, column: str, quantity: Quan
     cells = {cell.row: cell for cell in record.cells if cell.column == column and len(cell.outcomes) > 1}
     if row not in cells:
         return ""
-    ours, first = cells[row], quantity.compared(cells[row].outcomes[0])
+
+    def of_first_seed(cell: Cell) -> float | None:
+        return quantity.compared(min(cell.outcomes, key=lambda outcome: outcome.seed))
+
+    ours, first = cells[row], of_first_seed(cells[row])
     if not all(map(math.isfinite, ours.compared(LOSS_OF_VALIDATION).values())):
         return ""
     earlier = (cells[name] for name in record.design.rows[: record.design.rows.index(row)] if name in cells)
-    alike = (cell for cell in earlier if quantity.compared(cell.outcomes[0]) == first)  # soon tells most rows apart
+    alike = (cell for cell in earlier if of_first_seed(cell) == first)  # soon tells most rows apart
     measures = (LOSS_OF_VALIDATION, quantity)
     return next((cell.row for cell in alike if all(ours.compared(x) == cell.compared(x) != {} for x in measures)), "")
 

@@ -88,11 +88,6 @@ def _dated(entry: Entry, records: Sequence[StudyRecord], rule_dates: RuleDates) 
     return replace(entry, rule_since=since, rule_is_younger=younger)
 
 
-def _names(record: StudyRecord, claim: Claim) -> bool:
-    """Return whether a record judges a claim, which may be younger than the record or have moved to this study."""
-    return record.design.name == claim.study
-
-
 def read_rule_dates(paper: Path) -> RuleDates:
     path = paper / RULES
     if not path.exists():
@@ -168,8 +163,8 @@ def _judged(rule: Rule, record: StudyRecord) -> ClaimVerdict:
 
 
 def _by_scale(claim: Claim, records: Sequence[StudyRecord]) -> dict[str, StudyRecord]:
-    """Return the record that judges a claim at each scale: the last of those in order, which has the most runs."""
-    return {record.design.scale: record for record in records if _names(record, claim)}
+    """Return the record of the claim's study at each scale: the last of those in order, which has the most runs."""
+    return {record.design.scale: record for record in records if record.design.name == claim.study}
 
 
 def find_records(papers: Iterable[Path], root: Path | None = None) -> list[StudyRecord]:

@@ -25,6 +25,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from attractor.claims.comparisons import (
     Compared,
@@ -48,8 +49,22 @@ LEVEL = 0.05
 SHARE = 1 / 4  # the margin as a share of the published effect
 
 
+class OfPairs(Rule):
+    """A rule over pairs of rows. Where its claim has further comparisons, `n_tests` counts them all."""
+
+    pairs: tuple[Pair, ...]
+    n_tests: int
+
+    @property
+    def n_comparisons(self) -> int:
+        return max(self.n_tests, len(self.pairs))
+
+    def corrected(self, n_tests: int) -> Self:
+        return replace(self, n_tests=n_tests)  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
-class Differs(Rule):
+class Differs(OfPairs):
     pairs: tuple[Pair, ...]
     quantity: Quantity = LOSS
     control: Control | None = None  # replaces the study's control
@@ -65,13 +80,6 @@ class Differs(Rule):
         tests = self.n_comparisons
         verdicts = judge_family(_asked(compared), n_tests=tests, level=1 - LEVEL, level_within=1 - LEVEL / 2)
         return [self._part(pair, comparison, verdicts.get(pair)) for pair, comparison in compared.items()]
-
-    @property
-    def n_comparisons(self) -> int:
-        return max(self.n_tests, len(self.pairs))
-
-    def corrected(self, n_tests: int) -> "Differs":
-        return replace(self, n_tests=n_tests)
 
     def _part(self, pair: Pair, comparison: Compared, verdict: Verdict | None) -> Statement:
         part = measured(direction(pair), comparison, self.quantity)
@@ -98,7 +106,7 @@ class Differs(Rule):
 
 
 @dataclass(frozen=True)
-class Equivalent(Rule):
+class Equivalent(OfPairs):
     """`premises` must hold for "no difference" to say anything; for instance, the parts that are alike must have an
     effect at all. With `only_above` the claim denies an advantage only, so a difference below -m does not refute it."""
 
@@ -121,13 +129,6 @@ class Equivalent(Rule):
         verdicts = judge_family(_asked(compared, self.only_above), n_tests=self.n_comparisons, level=1 - LEVEL)
         missing = self._missing_premise(record)
         return [self._part(pair, comparison, verdicts.get(pair), missing) for pair, comparison in compared.items()]
-
-    @property
-    def n_comparisons(self) -> int:
-        return max(self.n_tests, len(self.pairs))
-
-    def corrected(self, n_tests: int) -> "Equivalent":
-        return replace(self, n_tests=n_tests)
 
     def _statement(self, pair: Pair) -> str:
         return f"{pair.of} {'no higher than' if self.only_above else 'equal to'} {pair.against}{pair.place}"

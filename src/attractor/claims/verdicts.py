@@ -203,7 +203,9 @@ def _reason(status: Status, telling: Statement, parts: Sequence[Statement]) -> s
     for part in cited:
         by_reason.setdefault(part.reason, []).append(_stated(part))
     texts = [f"{', '.join(statements)}: {reason}" for reason, statements in by_reason.items()]
-    return "; ".join([*texts, *_what_would_decide(cited)])
+    if would_decide := [f"{n} pairs would {goal}" for goal, n in _pairs_by_goal(cited).items()]:
+        texts.append(f"{' and '.join(would_decide)} (power 80%, at the spread observed)")
+    return "; ".join(texts)
 
 
 def _stated(part: Statement) -> str:
@@ -222,11 +224,6 @@ def _pairs_by_goal(parts: Sequence[Statement]) -> dict[str, int]:
     }
     known = {goal: [n for n, present in counts if n is not None and n > present] for goal, counts in wanted.items()}
     return {goal: max(counts) for goal, counts in known.items() if counts}
-
-
-def _what_would_decide(parts: Sequence[Statement]) -> list[str]:
-    texts = [f"{n} pairs would {goal}" for goal, n in _pairs_by_goal(parts).items()]
-    return [" and ".join(texts) + " (power 80%, at the spread observed)"] if texts else []
 
 
 def _command(parts: Sequence[Statement], record: StudyRecord) -> str:

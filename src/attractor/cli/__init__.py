@@ -120,13 +120,11 @@ def run_line(words: Sequence[str], quiet: bool) -> None:
     name = command_of(words)
     refuse_unknown_options(name, words[len(name.split()) :])
     with ctrl_c_ends_at_once():  # rich takes time to load, and help needs none
-        from attractor.cli.console import FilteredConsole, LogConsole, heartbeat
+        from attractor.cli.console import FilteredConsole, heartbeat
 
     as_json = "--json" in words and name in WITH_JSON
-    if sys.stdout.isatty() or as_json:
-        console = FilteredConsole(quiet=quiet, stderr=as_json)
-    else:
-        console = LogConsole(width=WIDTH_OF_A_LOG, quiet=quiet)
+    width = None if sys.stdout.isatty() or as_json else WIDTH_OF_A_LOG
+    console = FilteredConsole(quiet=quiet, stderr=as_json, width=width)
     with heartbeat(console, f"attractor {name}"), Deadline(interrupted):
         try:
             args, run = parse(words)

@@ -48,8 +48,8 @@ GROUPS = {
     "study": "Carry out controlled comparisons that are written down as files.",
     "data": "Prepare and check corpora on disk.",
 }
-OWN_JSON = ("judge", "race", "runs list", "plan")  # they print their JSON themselves
-WITH_JSON = tuple(name for name in COMMANDS if name not in (*OWN_JSON, "watch", "completion"))
+# `watch` and `completion` find nothing, and `runs list` prints an object a line itself.
+WITH_JSON = tuple(name for name in COMMANDS if name not in ("runs list", "watch", "completion"))
 KINDS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: "BOOL"}
 NAMED = (
     "recipe",

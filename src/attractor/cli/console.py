@@ -16,11 +16,16 @@ from attractor.console import SECONDS_BETWEEN, SignOfLife, in_time, without_cont
 class FilteredConsole(Console):
     """A console whose texts cannot command the terminal: only the control codes of Rich itself reach it.
 
-    `answer` is what the command found, for --json."""
+    `answer` is what the command found, for --json, and `printed` is when the console printed last."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.answer: dict[str, Any] = {}
+        self.printed = time.monotonic()
+
+    def print(self, *things: Any, **options: Any) -> None:
+        super().print(*things, **options)
+        self.printed = time.monotonic()
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -30,18 +35,6 @@ class FilteredConsole(Console):
 def answer(console: Console, **facts: Any) -> None:
     """Add what a command found to the one JSON object that --json prints."""
     getattr(console, "answer", {}).update(facts)
-
-
-class LogConsole(FilteredConsole):
-    """A console for a file or a pipe that remembers when it printed last."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.printed = time.monotonic()
-
-    def print(self, *things: Any, **options: Any) -> None:
-        super().print(*things, **options)
-        self.printed = time.monotonic()
 
 
 def say(console: Console, text: str) -> None:
@@ -57,7 +50,7 @@ def command_line() -> str:
 def heartbeat(console: Console, command: str, seconds: float = SECONDS_BETWEEN) -> AbstractContextManager[Any]:
     """Return a context that prints to stderr how long the command has been at work, if nothing else was printed for
     `seconds`. A terminal needs no such lines, since it shows progress bars."""
-    if not isinstance(console, LogConsole) or console.quiet:
+    if not isinstance(console, FilteredConsole) or console.is_terminal or console.quiet:
         return nullcontext()
 
     def line(at_work: float) -> str:

@@ -108,7 +108,7 @@ def claims(args: ClaimsArguments, console: Console) -> None:
     attractor claims C1 C3
     """
     from attractor.claims.ledger import RULES, find_records, ledger, read_papers, read_rule_dates, renewed_rule_dates
-    from attractor.report.ledger import print_ledger, write_ledger
+    from attractor.report.ledger import markdown, print_ledger
 
     folder, ids = chosen_papers(args.names)
     announce_code(folder, console)
@@ -137,7 +137,7 @@ def claims(args: ClaimsArguments, console: Console) -> None:
     verdicts = [{"id": entry.claim.id, "claim": entry.claim.statement, **asdict(entry.verdict)} for entry in shown]
     answer(console, claims=verdicts)
     if args.write is not None:
-        write_ledger(args.write, papers, entries, records)
+        write_text(args.write, markdown(papers, entries, records))
         say(console, str(args.write))
 
 

@@ -1,15 +1,14 @@
 """The command that judges anybody's numbers: judge."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from tyro.conf import Positional
 
-from attractor.cli.console import say
+from attractor.cli.console import answer, say
 from attractor.errors import RunStopped, require
-from attractor.files import plain, write_text
+from attractor.files import write_text
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,6 @@ class JudgeArguments:
     """lower or higher; by default guessed"""
     require: str | None = None
     """better: exit with code 1 unless every row is better; by default 0 always"""
-    json: bool = False
-    """print the verdicts as JSON"""
     out: Path | None = None
     """folder that receives a page and a LaTeX table; by default none"""
 
@@ -60,17 +57,14 @@ def judge(args: JudgeArguments, console: Console) -> None:
     lower = lower_is_better(args.better)
     named = ("row", "seed", "value", "step", "baseline", "margin", "tried", "looks", "against", "at")
     verdicts = judged(args.tables, lower_is_better=lower, **{name: getattr(args, name) for name in named})
-    if args.json:
-        print(json.dumps(plain(verdicts.to_dict()), indent=2))
-    else:
-        console.print(on_console(verdicts))
+    answer(console, **verdicts.to_dict())
+    console.print(on_console(verdicts))
     if args.out is not None:
         from attractor.report.verdict_page import write_page
 
         page = write_page(verdicts, args.out)
         write_text(args.out / "verdict.tex", verdicts.to_latex())
-        if not args.json:
-            say(console, str(page))
+        say(console, str(page))
     short = [verdict.row for verdict in verdicts.verdicts if verdict.outcome != "better"]
     if args.require == "better" and short:
         raise RunStopped(f"not shown to be better: {', '.join(short[:5])}{', ...' * (len(short) > 5)}")

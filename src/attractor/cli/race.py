@@ -1,6 +1,5 @@
 """The command that runs ideas against a baseline until a planned test decides: race."""
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +7,10 @@ from pathlib import Path
 from rich.console import Console
 from tyro.conf import UseAppendAction
 
-from attractor.cli.console import FilteredConsole, command_line, say
+from attractor.cli.console import answer, command_line, say
 from attractor.cli.judge import lower_is_better
 from attractor.console import in_time, seconds_of
 from attractor.errors import InputError, RunInterrupted, RunStopped, require, require_count
-from attractor.files import plain
 from attractor.runs.lock import hold
 from attractor.train.interrupt import StopRequest
 from attractor.verdict.command_run import CommandRun
@@ -50,8 +48,6 @@ class RaceArguments:
     """give the commands to /bin/sh, so that pipes and variables work"""
     retry_failed: bool = False
     """repeat recorded runs that failed; those that diverged stay"""
-    json: bool = False
-    """print the verdicts as JSON, and progress on standard error"""
     out: Path = Path("race")
     """folder of the plan, the outcomes and the logs"""
 
@@ -63,7 +59,6 @@ def race(args: RaceArguments, console: Console) -> None:
 
         attractor race --baseline 'python a.py {seed}' --row b='python b.py {seed}' --value 'loss ([0-9.]+)' --margin .1
     """
-    progress = FilteredConsole(stderr=True) if args.json else console
     budget = math.inf if args.budget is None else seconds_of(args.budget)
     timeout = None if args.timeout is None else seconds_of(args.timeout, "timeout")
     require_count("jobs", args.jobs)
@@ -78,7 +73,7 @@ def race(args: RaceArguments, console: Console) -> None:
         running = open_race(args.out, plan, commands, args.retry_failed)
         looks = " ".join(map(str, running.plan.looks))
         side = guess if lower is None else f"{args.better} is better."
-        say(progress, f"{side} Plan in {args.out / PLAN}: looks at {looks} pairs, seeds from 1 up")
+        say(console, f"{side} Plan in {args.out / PLAN}: looks at {looks} pairs, seeds from 1 up")
         shown_standings = {row: running.standing(row) for row in running.tests}
 
         def begin(row: str, seed: int) -> CommandRun:
@@ -96,7 +91,7 @@ def race(args: RaceArguments, console: Console) -> None:
             shown_standings.update(standings)
             ahead = f"; at most {left} left" if next(running.wanted(), None) else ""
             took = in_time(run.seconds)
-            say(progress, f"{run.row} seed {run.seed}: {shown}, {took}{changed and f'; {changed}'}{ahead}")
+            say(console, f"{run.row} seed {run.seed}: {shown}, {took}{changed and f'; {changed}'}{ahead}")
 
         carry_out(running, begin, record, args.jobs, budget, lambda: stop.signal_number is not None, tell)
         if stop.signal_number is not None:
@@ -105,7 +100,7 @@ def race(args: RaceArguments, console: Console) -> None:
                 f"Resume with the same command: {command_line()}",
                 stop.signal_number,
             )
-    show(running, args, console, progress)
+    show(running, args, console)
 
 
 def rows_of(rows: tuple[str, ...]) -> dict[str, str]:
@@ -119,20 +114,18 @@ def rows_of(rows: tuple[str, ...]) -> dict[str, str]:
     return commands
 
 
-def show(running: Race, args: RaceArguments, console: Console, progress: Console) -> None:
+def show(running: Race, args: RaceArguments, console: Console) -> None:
     """Print the verdicts, write their page, and say what is missing."""
     from attractor.report.verdict_page import write_page
     from attractor.report.verdict_table import on_console
 
     verdicts = verdicts_of(running)
-    if args.json:
-        print(json.dumps(plain(verdicts.to_dict()), indent=2))
-    else:
-        console.print(on_console(verdicts))
-    say(progress, str(write_page(verdicts, args.out)))
+    answer(console, **verdicts.to_dict())
+    console.print(on_console(verdicts))
+    say(console, str(write_page(verdicts, args.out)))
     if missing := list(running.wanted()):
         left = in_time(running.seconds_left() / args.jobs)
-        say(progress, f"the budget leaves at most {len(missing)} runs to do, {left}; the same command does them")
+        say(console, f"the budget leaves at most {len(missing)} runs to do, {left}; the same command does them")
     failed = [run for run in running.runs.values() if run.value is None]
     if failed:
         logs = ", ".join(str(args.out / run.row / f"seed-{run.seed}.log") for run in failed)

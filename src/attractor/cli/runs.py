@@ -1,7 +1,6 @@
 """Commands about runs: train, plan, compare, generate."""
 
 import errno
-import json
 import os
 import shlex
 from collections.abc import Sequence
@@ -55,8 +54,6 @@ class PlanArguments(TrainArguments):
     """processes that torchrun would start"""
     calibrate: bool = True
     """measure about two seconds, to estimate time and memory"""
-    json: bool = False
-    """print one JSON object, for programs"""
 
     def processes(self) -> ProcessLayout:
         return ProcessLayout(self.devices, self.parallel)
@@ -253,16 +250,13 @@ def plan(args: PlanArguments, console: Console) -> None:
         except CalibrationError as failed:
             return replace(run_plan, failure=str(failed))
 
-    show_status = console.is_terminal and measured and not args.json
+    show_status = console.is_terminal and measured
     with console.status("taking the first steps, to measure time and memory") if show_status else nullcontext():
         plans = [planned(config) for config in configs]
-    if args.given().get("batch_size") == AUTO and not args.json:
+    if args.given().get("batch_size") == AUTO:
         print_line(console, said_of_auto(configs[0], args.processes(), free_memory.on_device))
-    if args.json:
-        described = {"plans": [run_plan.to_dict() for run_plan in plans], "differences": differences(plans)}
-        print(json.dumps(described, indent=2))
-    else:
-        print_plans(console, plans)
+    answer(console, plans=[run_plan.to_dict() for run_plan in plans], differences=differences(plans))
+    print_plans(console, plans)
 
 
 def refuse_place(path: Path, config: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 from tyro.conf import Positional
 
-from attractor.cli.console import answer
+from attractor.cli.console import answer, say
 from attractor.cli.options import Carrying, runtime_of
 from attractor.cli.study_code import announce_code
 from attractor.cli.study_ending import report_study
@@ -169,12 +169,11 @@ def study_list(args: StudyListArguments, console: Console) -> None:
         try:
             study = outline_of(file)
         except InputError as error:  # a damaged file does not hide the others
-            console.print(Text(str(error)), soft_wrap=True)
+            say(console, str(error))
             continue
         scales = f"; scales {', '.join(study.scales)}" if study.scales else ""
         claims = f"; claims {', '.join(study.claims)}" if study.claims else ""
         console.print(Text(f"{file}: {study.title}", style="bold"), soft_wrap=True)
-        console.print(Text(f"  {study.question}"), soft_wrap=True)
-        console.print(Text(f"  {study.source}{scales}{claims}"), soft_wrap=True)
+        say(console, f"  {study.question}\n  {study.source}{scales}{claims}")
         outlines.append({"file": str(file), **asdict(study)})
     answer(console, studies=outlines)

@@ -6,6 +6,8 @@ from pathlib import Path
 from rich.console import Console
 from tyro.conf import Positional
 
+from attractor.cli.console import say
+
 PORT = 8642
 
 
@@ -25,8 +27,8 @@ def watch(args: WatchArguments, console: Console) -> None:
     from attractor.report.live_server import LiveServer
 
     with LiveServer(args.folder, args.port) as server:
-        console.print(f"{server.address} shows the runs in '{args.folder}'; Ctrl-C ends", markup=False, soft_wrap=True)
+        say(console, f"{server.address} shows the runs in '{args.folder}'; Ctrl-C ends")
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            console.print(f"no longer watching '{args.folder}'; runs go on", markup=False, soft_wrap=True)
+            say(console, f"no longer watching '{args.folder}'; runs go on")

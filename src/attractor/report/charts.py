@@ -159,7 +159,7 @@ def _traced(judged: JudgedStudy) -> Iterator[Chart]:
             yield Chart(
                 f"trajectory-{slug(trace.name)}",
                 trace.title,
-                " ".join(filter(None, (f"{_shown(trace.title, 'step')} {INTERVAL}", trace.remark))),
+                " ".join(filter(None, (f"{_at_each_step(trace.title)} {INTERVAL}", trace.remark))),
                 "steps",
                 trace.y_label,
                 panels,
@@ -174,21 +174,18 @@ def _by_head(judged: JudgedStudy) -> Iterator[Chart]:
         if panels:
             title = f"{trace.title}, over heads"
             caption = (
-                f"{_shown(trace.title, 'step')} Each line is the mean over all heads of one run, that of the first "
+                f"{_at_each_step(trace.title)} Each line is the mean over all heads of one run, that of the first "
                 "seed, and its band reaches from the lowest head to the highest."
             )
-            yield _of_places(f"heads-{slug(trace.name)}", title, caption, "steps", trace.y_label, panels)
+            frames = {column: _extremes(curves) for column, curves in panels.items()}
+            in_factors = _wide(frames)
+            margins = {column: _with_margin(*frame, in_factors) for column, frame in frames.items()}
+            name = f"heads-{slug(trace.name)}"
+            yield Chart(name, title, caption, "steps", trace.y_label, panels, margins, in_factors)
 
 
-def _shown(title: str, place: str) -> str:
-    return f"The figure shows the {title[:1].lower()}{title[1:]} at each {place}."
-
-
-def _of_places(name: str, title: str, caption: str, x_label: str, y_label: str, panels: dict[str, Curves]) -> Chart:
-    frames = {column: _extremes(curves) for column, curves in panels.items()}
-    in_factors = _wide(frames)
-    margins = {column: _with_margin(*frame, in_factors) for column, frame in frames.items()}
-    return Chart(name, title, caption, x_label, y_label, panels, margins, in_factors)
+def _at_each_step(title: str) -> str:
+    return f"The figure shows the {title[:1].lower()}{title[1:]} at each step."
 
 
 def _by_column(judged: JudgedStudy, of: Callable[[str], Curves]) -> dict[str, Curves]:

@@ -13,17 +13,20 @@ Point = tuple[float, float, float, float]  # place, mean, and the ends of the ba
 Curves = dict[str, list[Point]]  # by row
 
 
+def _extremes(place: int, values: list[float]) -> Point:
+    return place, sum(values) / len(values), min(values), max(values)
+
+
 def by_place(
     judged: JudgedStudy,
     column: str,
     numbers: Callable[[Outcome], Sequence[tuple[int, Any]]],
-    point: Callable[[int, list[float]], Point] | None = None,
+    point: Callable[[int, list[float]], Point] = _extremes,
 ) -> Curves:
     """Return the curves at the places where every seed has a number, since a mean over fewer seeds would jump.
 
     By default the band goes from the lowest seed to the highest.
     """
-    point = point or _extremes
     curves: Curves = {}
     for row in judged.design.rows:
         outcomes = judged.cell(row, column).outcomes
@@ -74,10 +77,6 @@ def _profile(judged: JudgedStudy, row: str, headline: Quantity, column: str) -> 
         for layer, spread in enumerate(spreads)
         if spread.mean is not None and math.isfinite(spread.mean)
     ]
-
-
-def _extremes(place: int, values: list[float]) -> Point:
-    return place, sum(values) / len(values), min(values), max(values)
 
 
 def _confidence(place: int, values: list[float]) -> Point:

@@ -257,7 +257,7 @@ class JudgedStudy:
         differences = []
         for rows in (self.design.rivals, [row for row in self.design.rows if row == self.design.control]):
             places = [(row, column, measure) for measure in measures for column in self.design.columns for row in rows]
-            asked = {place: self._comparison(place[0], self.design.baseline, *place[1:]) for place in places}
+            asked = {place: self._comparison(*place) for place in places}
             differences += [
                 JudgedDifference(*place, verdict, self._margin(place[2]))
                 for place, verdict in judge_family(asked).items()
@@ -279,15 +279,15 @@ class JudgedStudy:
             return difference
         return replace(difference, verdict=verdict)
 
-    def _comparison(self, row: str, other: str, column: str, measure: Quantity) -> Comparison:
-        of, against = (self.cell(name, column).compared(measure) for name in (row, other))
+    def _comparison(self, row: str, column: str, measure: Quantity) -> Comparison:
+        of, against = (self.cell(name, column).compared(measure) for name in (row, self.design.baseline))
         unpaired = self.unpaired(row, column)
         paired = of.keys() & against.keys() and not unpaired
         numbers = tuple(seed_differences(of, against).values()) if paired else ()  # (1)
         obstacle = ""
         if not numbers:
             absent = "" if of else "Not measured." if self.cell(row, column).outcomes else "Not run."
-            obstacle = absent or (f"{unpaired}." if unpaired else f"No seed in common with '{other}'.")
+            obstacle = absent or (f"{unpaired}." if unpaired else f"No seed in common with '{self.design.baseline}'.")
         elif not all(map(math.isfinite, numbers)):
             obstacle = "A run diverged, or a ratio has a value of 0."
         margin = self._margin(measure)
@@ -296,7 +296,7 @@ class JudgedStudy:
             numbers,
             margin=None if margin is None else abs(measure.as_compared(margin)),
             lower_is_better=lower_is_better(measure),
-            group=(column, measure) if other == self.design.baseline else None,
+            group=(column, measure),
             obstacle=obstacle,
         )
 
@@ -361,7 +361,7 @@ class JudgedStudy:
             if (interval := difference.shown) is None:
                 without.setdefault((difference.verdict.outcome, difference.words), []).append(column)
             else:
-                numbers = with_pairs(interval, measure.unit)
+                numbers = f"{signed(interval, measure.unit)} ({interval.n} pair{'s' * (interval.n > 1)})"
                 parts.append(VerdictPart(difference.verdict.outcome, self.place(column), difference.words, numbers))
         parts += [VerdictPart(kind, self._places(columns), words) for (kind, words), columns in without.items()]
         return VerdictLine(row, tuple(parts), self.more_parameters(row) + self.remark(row))
@@ -452,11 +452,6 @@ def parameters_apart(ours: int, theirs: int) -> str:
     if share <= 0.01:
         return ""
     return f", with {100 * share:.{0 if share >= 0.1 else 1}f}% {'more' if ours > theirs else 'fewer'} parameters"
-
-
-def with_pairs(interval: Interval, unit: str) -> str:
-    """Write a paired difference as `-0.085 [-0.158, -0.013] nats (4 pairs)`."""
-    return f"{signed(interval, unit)} ({interval.n} pair{'s' * (interval.n > 1)})"
 
 
 def _counted(tokens: Sequence[int]) -> str:

@@ -11,8 +11,7 @@ from rich.text import Text
 from attractor.claims.claim import Paper
 from attractor.claims.ledger import SCALES, Entry
 from attractor.claims.verdicts import ClaimVerdict
-from attractor.console import console_table, with_prefix
-from attractor.files import write_text
+from attractor.console import console_table, print_line, with_prefix
 from attractor.report.table import in_markdown
 from attractor.runs.study_record import StudyRecord
 from attractor.verdict.words import UNKNOWN, markdown_escaped
@@ -31,8 +30,8 @@ def print_ledger(console: Console, entries: Sequence[Entry], only: Sequence[str]
     console.print(ledger_table(chosen))
     for entry in chosen:
         if only:
-            _say(console, f"{entry.claim.id}: {entry.claim.statement}")
-            _say(console, f"  published: {entry.claim.published}")
+            print_line(console, f"{entry.claim.id}: {entry.claim.statement}")
+            print_line(console, f"  published: {entry.claim.published}")
             if entry.claim.rule is not None:
                 since = (
                     f", as it stands since {_to_the_minute(entry.rule_since)}"
@@ -40,10 +39,10 @@ def print_ledger(console: Console, entries: Sequence[Entry], only: Sequence[str]
                     else ", of unknown age (no rules.json beside the records names it)"
                 )
                 age = ", younger than the runs that it judges" if entry.rule_is_younger else ""
-                _say(console, f"  rule {entry.claim.rule.fingerprint}{since}{age}: {entry.claim.rule.words}")
-            _say(console, f"  {reason(entry)}")
+                print_line(console, f"  rule {entry.claim.rule.fingerprint}{since}{age}: {entry.claim.rule.words}")
+            print_line(console, f"  {reason(entry)}")
         elif entry.verdict.status != "not run":
-            _say(console, f"{entry.claim.id} {reason(entry)}")
+            print_line(console, f"{entry.claim.id} {reason(entry)}")
 
 
 def ledger_table(entries: Sequence[Entry]) -> Table:
@@ -155,13 +154,3 @@ def _details(entry: Entry) -> str:
 
 def _to_the_minute(time: str) -> str:
     return time[:16].replace("T", " ")
-
-
-def write_ledger(
-    path: Path, papers: Mapping[Path, Paper], entries: Sequence[Entry], records: Sequence[StudyRecord]
-) -> None:
-    write_text(path, markdown(papers, entries, records))
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

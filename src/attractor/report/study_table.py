@@ -100,7 +100,7 @@ def results(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable:
         for measure in family:
             columns += _columns_of(judged, measure, design.columns[0])
         if judged.sensitivity and _has_gain(judged):
-            columns.append(_context_gain(judged, design.columns[0]))
+            columns.append(replace(_values(judged, CONTEXT_GAIN, design.columns[0]), heading="gain"))
     else:
         for name in design.columns:
             columns += _columns_of(judged, family[0], name)
@@ -247,29 +247,23 @@ def _published_of(judged: JudgedStudy, column: str, measure: Quantity) -> list[P
     ]
 
 
-def _columns_of(judged: JudgedStudy, headline: Quantity, column: str) -> list[Column]:
+def _columns_of(judged: JudgedStudy, measure: Quantity, column: str) -> list[Column]:
     """Return the table columns of one quantity in one column of the design: values, layers, ratio, published figure."""
-    design, quantity = judged.design, headline
-    alone = len(design.columns) == 1
-    heading = f"{headline.title}{ARROWS[quantity.better]}" if alone else column
-    footer = (_gap(judged, column), _gain_of_baseline(judged, column)) if headline == judged.headlines[0] else ()
-    columns = [replace(_values(judged, headline, column), heading=heading, footer=footer)]
-    if judged.in_one_table and judged.is_tested(headline):
-        unit = f" ({headline.unit})" if headline.unit else ""
-        columns.append(Column(f"difference{unit}", lambda row: _in_results(judged, row, column, headline)))
+    alone = len(judged.design.columns) == 1
+    heading = f"{measure.title}{ARROWS[measure.better]}" if alone else column
+    footer = (_gap(judged, column), _gain_of_baseline(judged, column)) if measure == judged.headlines[0] else ()
+    columns = [replace(_values(judged, measure, column), heading=heading, footer=footer)]
+    if judged.in_one_table and judged.is_tested(measure):
+        unit = f" ({measure.unit})" if measure.unit else ""
+        columns.append(Column(f"difference{unit}", lambda row: _in_results(judged, row, column, measure)))
     if alone:
-        columns += [_values(judged, layer, column) for layer in judged.layers(headline)]
-    reference = quantity.relative_to
-    if reference is not None:
+        columns += [_values(judged, layer, column) for layer in judged.layers(measure)]
+    if (reference := measure.relative_to) is not None:
+        name = f"× {reference}" if alone else f"{column}, × {reference}"  # noqa: RUF001
+        columns.append(Column(name, lambda row: _ratio(judged, measure, row, reference, column)))
+    if _published_of(judged, column, measure):
         columns.append(
-            Column(
-                f"× {reference}" if alone else f"{column}, × {reference}",  # noqa: RUF001
-                lambda row: _ratio(judged, headline, row, reference, column),
-            )
-        )
-    if _published_of(judged, column, headline):
-        columns.append(
-            Column("published", lambda row: _as_published(published(judged, row, column, headline), quantity.path))
+            Column("published", lambda row: _as_published(published(judged, row, column, measure), measure.path))
         )
     return columns
 
@@ -319,12 +313,6 @@ def _as_published(figure: Published | None, path: str) -> TableCell:
     size, unit = (1e6, " MB") if path.endswith("bytes") else (1, "")
     text = f"{figure.mean / size:,.10g}" + ("" if figure.sd is None else f" ± {figure.sd / size:,.10g}") + unit
     return TableCell(text + ("" if figure.n is None else f" (n={figure.n})"), figure.mean)
-
-
-def _context_gain(judged: JudgedStudy, column: str) -> Column:
-    measure = CONTEXT_GAIN
-    digits = digits_of(judged.spread(row, column, measure) for row in judged.design.rows)
-    return Column("gain", lambda row: _value(judged, row, column, measure, digits))
 
 
 def _in_results(judged: JudgedStudy, row: str, column: str, measure: Quantity) -> TableCell:

@@ -15,7 +15,6 @@ from markupsafe import Markup
 
 from attractor.files import write_text
 from attractor.report.canvas import GREY, INK, PALETTE, blank, framed, styles
-from attractor.report.curves import Point
 from attractor.report.page import POLICY, fill, verbatim
 from attractor.report.panels import name_lines
 from attractor.report.study_figure import Picture
@@ -193,11 +192,9 @@ def _draw_curves(verdicts: Verdicts, curves: Mapping[str, list[Curve]]) -> "Figu
     axes.xaxis.set_major_formatter("{x:,.6g}")
     axes.locator_params(axis="x", nbins=4)
     axes.set(xlabel="step", ylabel=_short(verdicts.observations.value))
-    ends = {name: [_mean_end(of_row)] for name, of_row in by_name.items()}
+    ends = {}
+    for name, of_row in by_name.items():
+        value = mean(curve[-1][1] for curve in of_row)
+        ends[name] = [(max(curve[-1][0] for curve in of_row), value, value, value)]
     name_lines(figure, {"": axes}, {"": ends}, looks)
     return figure
-
-
-def _mean_end(curves: list[Curve]) -> Point:
-    step, value = max(curve[-1][0] for curve in curves), mean(curve[-1][1] for curve in curves)
-    return step, value, value, value
