@@ -22,7 +22,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from attractor.errors import InputError, RunInterrupted
+from attractor.errors import InputError, RankLostError, RunInterrupted
 from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models import FastSlowConfig, RecursiveConfig, TransformerConfig
 from attractor.runs.run_folder import RunFolder
@@ -423,6 +423,16 @@ def test_steps_and_processes_draw_different_random_numbers_and_the_same_again() 
     assert len(set(numbers)) == 4
     assert numbers == [drawn(rank, step) for rank in (0, 1) for step in (0, 1)]
     torch.set_rng_state(before)
+
+
+def test_a_rank_that_never_starts_ends_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: one line names the time limit instead of a traceback of torch."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    alone = World(rank=0, size=2, local_size=2, store=str(tmp_path / "store"))
+    rule = r"the 2 processes .* within 0.5 s \(collective_timeout\)"
+    with pytest.raises(RankLostError, match=rule), alone.joined(torch.device("cpu"), 0.5):
+        raise AssertionError("nobody else is there")
+    assert not torch.distributed.is_initialized()
 
 
 def main(root: Path, corpus: str, what: Callable[..., Any] | str | None = None) -> None:
