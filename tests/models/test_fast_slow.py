@@ -348,7 +348,7 @@ def test_the_loss_penalises_the_fixed_point_residual_in_training_alone(method: s
     moved: list[Tensor] = []
     asked.post[0].register_forward_hook(lambda _, args, out: moved.append((out[0] - args[0]).detach()))
     aux_loss = asked.train().loss(ids, ids)[1]
-    first_of_each_round = [step.square().mean() for step in moved[:: config.solver.n_evaluations]]
+    first_of_each_round = [step.square().mean() for step in moved[:: config.solver.n_iterations]]
     assert len(first_of_each_round) == 2
     assert float(aux_loss.detach()) == pytest.approx(0.3 * float(sum(first_of_each_round)), rel=1e-5)
 

@@ -129,18 +129,6 @@ def euler(
     return torch.stack(seen).mT.reshape(-1, *x0.shape) if trajectory else x.T.reshape(x0.shape)
 
 
-def flow(
-    generator: Float[Tensor, "n n"], x0: Float[Tensor, "*batch n"], times: Float[Tensor, " n_times"]
-) -> Float[Tensor, "n_times *batch n"]:
-    """Solve (1) from x0 at time 0: return e^{At} x0 at each of `times`."""
-    _check_one(generator)
-    times = times.to(device=generator.device, dtype=generator.dtype)
-    fits = bool(len(times)) and bool((times >= 0).all()) and bool(times.isfinite().all())
-    require(fits, "times", "one or more of at least 0", times.tolist(), "leave the others out")
-    columns = torch.linalg.matrix_exp(times[:, None, None] * generator) @ _as_columns(x0, generator)
-    return columns.mT.reshape(len(times), *x0.shape)
-
-
 def relative_entropy(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
     """Return D(p, q) in nats: 0 if p = q, infinite if q is 0 where p is not.
 

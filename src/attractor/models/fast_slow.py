@@ -26,9 +26,9 @@ from attractor.attention.hooks import listening, tap
 from attractor.attention.named import Mechanism
 from attractor.attention.project.heads import Heads
 from attractor.attention.stage import Projection
-from attractor.equilibrium.fixed_point import FORCED, IMPLICIT, METHODS, MIXED, Solver
+from attractor.equilibrium.fixed_point import FORCED, IMPLICIT, Solver, require_options
 from attractor.equilibrium.manifold import unit_sphere
-from attractor.errors import require, unknown
+from attractor.errors import require
 from attractor.fields import later
 from attractor.models.block import Block
 from attractor.models.block_pooling import AlignedBlocks, BlockMemory, Blocks, ContinuedBlocks, NextTokenBlocks
@@ -117,21 +117,13 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
 
     def _require_solver(self) -> None:
         method = self.equilibrium
-        if method not in METHODS:
-            raise unknown("equilibrium", method, METHODS)
-        self.require_count("solver_depth")
-        if self.backward_iterations is not None:
-            self.require_count("backward_iterations", least=0)
-        require(self.solver_tolerance > 0, "solver_tolerance", "positive", self.solver_tolerance, "1e-3 suits training")
-        for field, methods in (
-            ("solver_depth", MIXED),
-            ("solver_tolerance", METHODS[1:]),
-            ("backward_iterations", IMPLICIT),
-        ):
-            default, value = getattr(FastSlowConfig, field), getattr(self, field)
-            next_step = f"choose equilibrium {' or '.join(repr(name) for name in methods)}"
-            rule = f"{default} under equilibrium '{method}'"
-            require(method in methods or value == default, field, rule, value, next_step)
+        require_options(
+            "equilibrium",
+            equilibrium=method,
+            solver_depth=self.solver_depth,
+            solver_tolerance=self.solver_tolerance,
+            backward_iterations=self.backward_iterations,
+        )
         why = "these options apply to Post, which n_post=0 leaves out"
         require(self.n_post > 0 or method == "single", "equilibrium", "'single' with n_post=0", method, why)
         rule = "0 with n_post=0"
@@ -221,7 +213,7 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
         slow = 0.0 if self.frozen else self.n_slow / self.pool_factor**2
         if self.attention_config.window is not None:  # the cost of the fast path is linear in the length
             return self.n_rounds * slow
-        return self.n_pre + self.n_rounds * (self.n_post * self.solver.n_evaluations + slow)
+        return self.n_pre + self.n_rounds * (self.n_post * self.solver.n_iterations + slow)
 
     def build_uninitialised(self) -> "FastSlow":
         return FastSlow(self)
@@ -233,7 +225,7 @@ class RoundCache:
     def __init__(self, config: FastSlowConfig) -> None:
         fast, slow = config.attention_config.window, config.slow_attention_config.window
         self.slow = [Cache(slow) for _ in range(config.n_slow)]
-        self.post = [[Cache(fast) for _ in range(config.n_post)] for _ in range(config.solver.n_evaluations)]
+        self.post = [[Cache(fast) for _ in range(config.n_post)] for _ in range(config.solver.n_iterations)]
         self.blocks = BlockMemory()
 
 
