@@ -317,16 +317,9 @@ def test_a_non_finite_step_is_skipped_by_its_seed_alone(
     assert train_stacked(jobs, runtime) == {}
     for job in jobs:
         train(job.config, tmp_path / job.path.name, runtime)
-    assert_same_run(jobs[0].path, tmp_path / "seed0", config)
-    records, expected = (RunFolder.open(path).metrics() for path in (jobs[1].path, tmp_path / "seed1"))
-    (skipped,) = [record for record in records if record["step"] == 4]
+        assert_same_run(job.path, tmp_path / job.path.name, config)
+    (skipped,) = [record for record in RunFolder.open(jobs[1].path).metrics() if record["step"] == 4]
     assert (skipped["loss"], skipped["skipped_steps"]) == (None, 1)
-    for record, wanted in zip(records, expected, strict=True):
-        for name in record.keys() - {"tokens_per_second"}:
-            assert same(record[name], wanted[name])
-    found, wanted = weights(jobs[1].path, config), weights(tmp_path / "seed1", config)
-    for w, v in zip(found.parameters(), wanted.parameters(), strict=True):
-        torch.testing.assert_close(w, v, **WEIGHTS)
     newest = checkpoint.list_checkpoints(jobs[1].path / "checkpoints")[-1]
     state = torch.load(newest / "optimizer.pt", weights_only=True)["optimizer"]["state"]
     assert {int(values["step"]) for values in state.values()} == {11}
