@@ -21,7 +21,7 @@ from attractor.errors import InputError
 from attractor.models import TransformerConfig
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks.text import Text
-from attractor.train.compiled import CACHE, CompileClock, compiler, own_cache, refuse_cuda_graphs, vector_options
+from attractor.train.compiled import CACHE, compiler, own_cache, refuse_cuda_graphs, vector_options
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
 
@@ -120,12 +120,6 @@ def test_cuda_graphs_are_refused_without_a_gpu_or_a_compiled_loss(config: TrainC
     with pytest.raises(InputError, match=f"cuda_graphs must be off without compile: {reason}, got True; give compile"):
         refuse_cuda_graphs(config, torch.device("cuda"))
     refuse_cuda_graphs(compiled, torch.device("cuda"))
-
-
-def test_the_compile_clock_measures_nothing_without_compilation() -> None:
-    with CompileClock(runs=False) as clock:
-        time.sleep(0.01)
-    assert clock.seconds == 0.0
 
 
 def compiled_run(root: Path, name: str) -> None:

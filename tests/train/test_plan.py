@@ -54,11 +54,6 @@ def test_a_token_attends_to_all_keys_without_causality() -> None:
     assert forward_flops(SMALL.replace(causal=False), 7) == causal | {"score": causal["score"] * 7 / 4}
 
 
-def test_two_layers_double_the_cost_of_a_layer() -> None:
-    one, two = forward_flops(SMALL, 7), forward_flops(SMALL.replace(n_layers=2), 7)
-    assert two == {part: n if part == "readout" else 2 * n for part, n in one.items()}
-
-
 def test_a_token_sees_at_most_its_window_in_a_layer_that_has_one() -> None:
     """Criterion: with a window of 3, the 7 tokens attend to 1 + 2 + 5 x 3 = 18 keys. Blocks over a long sequence count
     only the keys inside the window."""
