@@ -503,9 +503,9 @@ def test_runs_that_cannot_be_stacked_have_a_reason(
 
 def test_runs_of_a_group_differ_only_in_the_seed(text: TrainConfig, recall: TrainConfig, tmp_path: Path) -> None:
     kinds = [text, text.replace(lr=1e-3), text.replace(attention="gated"), recall]
-    jobs = [Job(kind.replace(seed=s), tmp_path / f"{k}{s}") for s in range(5) for k, kind in enumerate(kinds)]
-    found = groups(jobs, max_stack=3)
-    assert sorted(len(group) for group in found) == [2, 2, 2, 2, 3, 3, 3, 3]
+    jobs = [Job(kind.replace(seed=s), tmp_path / f"{k}{s}") for s in range(10) for k, kind in enumerate(kinds)]
+    found = groups(jobs)
+    assert sorted(len(group) for group in found) == [2, 2, 2, 2, 8, 8, 8, 8]
     assert all(len({job.config.replace(seed=0) for job in group}) == 1 for group in found)
     assert sorted(job.path.name for group in found for job in group) == sorted(job.path.name for job in jobs)
     with pytest.raises(InputError, match="differ by their seed alone"):
