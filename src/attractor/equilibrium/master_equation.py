@@ -16,7 +16,6 @@ arXiv 2606.16730.
 import math
 import warnings
 from collections.abc import Callable
-from numbers import Integral
 
 import numpy as np
 import scipy.sparse
@@ -25,7 +24,7 @@ from jaxtyping import Float
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from attractor.errors import InputError, require
+from attractor.errors import InputError, require, require_count
 
 BLOCK = 64
 
@@ -115,8 +114,7 @@ def euler(
     A step above `largest_step` is taken with a warning. At exactly that step the iteration may oscillate forever.
     """
     require(dt > 0, "dt", "positive", dt, "largest_step(generator) is the largest safe one")
-    fits = isinstance(n_steps, Integral) and n_steps >= 0
-    require(fits, "n_steps", "an integer of at least 0", n_steps, "0 returns x0")
+    require_count("n_steps", n_steps, 0, "0 returns x0")
     largest = largest_step(generator)
     if dt > largest:
         warnings.warn(f"dt {dt:g} may turn probabilities negative; the largest safe step is {largest!r}", stacklevel=2)
