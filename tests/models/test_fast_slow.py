@@ -14,7 +14,7 @@ from attractor.errors import InputError
 from attractor.models import SIZES, FastSlow, FastSlowConfig
 from attractor.models.block_pooling import AlignedBlocks, causal_pool, causal_upsample
 from attractor.models.families import model_config
-from attractor.models.residual_streams import Mixing, OfInput
+from attractor.models.residual_streams import Mixing
 from tiers import fast_alone, tiered
 
 SMALL = FastSlowConfig(vocab_size=17, d_model=16, n_heads=4, d_ff=24, pool_factor=3, max_seq_len=64)
@@ -28,9 +28,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "forced-deq": {"equilibrium": "forced-deq", "n_iterations": 3},
     "projector": {"projector_width": 8},
     "streams": {"streams": 4},
-    "dynamic streams": {"streams": 4, "stream_mixing": "dynamic"},
     "sphere": {"unit_slow_state": True, "projector_width": 8},
-    "pooled sphere": {"unit_pooled_state": True},
     "decay": {"slow_attention": "decay"},
     "window": {"window": 4},
 }
@@ -275,41 +273,8 @@ def test_several_streams_start_as_the_model_with_one_stream() -> None:
     assert (logits(one, tokens()) - logits(four, tokens())).abs().max() > 1e-3
 
 
-def test_dynamic_mixing_starts_as_static_mixing_and_then_differs_between_tokens() -> None:
-    """Criterion: with the weights of a model with static mixing, logits agree while W is 0. W gets
-    a gradient. With W drawn at random, the weights that mix differ between tokens, and stay doubly stochastic."""
-    static, dynamic = (
-        built(SMALL.replace(streams=4, stream_mixing=mixing), gate=1.0).train() for mixing in ("static", "dynamic")
-    )
-    with torch.no_grad():
-        for name in static.config.mixing:
-            parameter = static.get_parameter(name)
-            parameter += torch.linspace(-1, 1, parameter.numel(), dtype=parameter.dtype).view_as(parameter)
-    missing = dynamic.load_state_dict(static.state_dict(), strict=False)
-    assert not missing.unexpected_keys
-    assert {name.rpartition("_mixing.")[2] for name in missing.missing_keys} == {"of_input.weight"}
-    assert torch.allclose(logits(static, tokens()), logits(dynamic, tokens()), atol=1e-12)
-    dynamic.loss(tokens(), tokens(seed=1))[0].backward()
-    learned = [module for module in dynamic.modules() if isinstance(module, Mixing)]
-    assert len(learned) == 2 * 4
-    drawn = torch.Generator().manual_seed(0)  # how far Sinkhorn's iteration comes depends on the draw
-    for number, mixing in enumerate(learned):
-        assert mixing.of_input is not None
-        assert mixing.of_input.weight.grad is not None
-        assert mixing.of_input.weight.grad.abs().max() > 1e-9, number
-        torch.nn.init.normal_(mixing.of_input.weight, std=0.1, generator=drawn)
-    x = torch.randn(2, 5, 4, SMALL.d_model, dtype=torch.float64, generator=drawn)
-    _, _, write = learned[0](x)
-    assert write.shape == (2, 5, 4, 1)
-    assert write.std(1).min() > 1e-3
-    torch.testing.assert_close(learned[0](x)[1].mean(2), x.mean(2))  # columns sum to 1
-    copies = x[:, :, :1].expand_as(x)
-    torch.testing.assert_close(learned[0](copies)[1], copies, rtol=0, atol=1e-4)  # rows tend to 1
-
-
-@pytest.mark.parametrize("stream_mixing", ["static", "dynamic"])
-def test_mixing_keeps_the_mean_of_streams_in_half_precision(stream_mixing: str) -> None:
-    mixing = Mixing(4, 0, OfInput(4, 16) if stream_mixing == "dynamic" else None)
+def test_mixing_keeps_the_mean_of_streams_in_half_precision() -> None:
+    mixing = Mixing(4, 0)
     for weight in mixing.parameters():
         torch.nn.init.normal_(weight, generator=torch.Generator().manual_seed(0))
     x = torch.randn(2, 8, 4, 16, generator=torch.Generator().manual_seed(1))
@@ -360,20 +325,6 @@ def test_the_state_on_the_sphere_does_not_depend_on_the_size_of_the_slow_state()
 
     assert scaled(SMALL.replace(projector_width=8, unit_slow_state=True)) < 1e-12
     assert scaled(SMALL.replace(projector_width=8)) > 1e-3
-
-
-def test_the_pooled_state_on_the_sphere_does_not_depend_on_the_size_of_the_tokens() -> None:
-    """Criterion: the slow path of tokens seven times as large is the same with unit pooled states, and another without.
-    The slow layers are pre-norm, but add to what they read."""
-    x = torch.randn(2, 11, SMALL.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    for config, same in ((SMALL.replace(unit_pooled_state=True), True), (SMALL, False)):
-        model = built(config, gate=1.0)
-        with torch.no_grad():
-            one, other = (
-                model.injected(scale * x, AlignedBlocks(SMALL.pool_factor, 11, x.device), None, None)[0]
-                for scale in (1.0, 7.0)
-            )
-        assert ((one - other).abs().max() < 1e-12) == same
 
 
 @pytest.mark.parametrize(("slow_input", "same"), [("constant", True), ("text", False)])
@@ -457,8 +408,6 @@ def test_a_config_without_later_choices_is_stored_as_before() -> None:
         "solver_depth": 2,
         "solver_tolerance": 1e-2,
         "backward_iterations": 3,
-        "stream_mixing": "dynamic",
-        "unit_pooled_state": True,
     }
     assert not choices.keys() & SMALL.to_dict().keys()
     chosen = SMALL.replace(equilibrium="deq", streams=2, **choices)

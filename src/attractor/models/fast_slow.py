@@ -38,7 +38,6 @@ from attractor.models.mlp import PlainMLP
 from attractor.models.residual_streams import StreamedBlock
 
 KV_HEADS = 2  # the paper's number, for four query heads
-MIXINGS = ("static", "dynamic")  # of residual streams
 
 
 @dataclass(frozen=True)
@@ -86,12 +85,8 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
     """weight of the distance to equilibrium in the loss, the mean square of Post(u) - u"""
     streams: int = 1
     """residual streams, mixed by doubly stochastic matrices (M1 has 4)"""
-    stream_mixing: str = later("static")
-    """what mixes streams: static weights, or dynamic (of the input)"""
     unit_slow_state: bool = False
     """keep the output of the slow path on the unit sphere (M2)"""
-    unit_pooled_state: bool = later(False)
-    """keep the input of the slow path on the unit sphere"""
     slow_input: str = later("text")
     """what the slow path reads: text, or constant (a control)"""
 
@@ -109,9 +104,6 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
         rule = "at least 0 and finite"
         require(0 <= self.fixed_point_loss < math.inf, "fixed_point_loss", rule, self.fixed_point_loss)
         require(self.causal, "causal", "True for a slow path that reads past blocks", self.causal)
-        require(self.stream_mixing in MIXINGS, "stream_mixing", " or ".join(MIXINGS), self.stream_mixing)
-        rule = "static with a single stream"
-        require(self.streams > 1 or self.stream_mixing == "static", "stream_mixing", rule, self.stream_mixing)
         self._require_solver()
         super().__post_init__()
 
@@ -250,8 +242,7 @@ class FastSlow(LanguageModel):
             indices = range(first, first + n)
             if config.streams == 1:
                 return nn.ModuleList(Block(config, attention, index) for index in indices)
-            dynamic = config.stream_mixing == "dynamic"
-            return nn.ModuleList(StreamedBlock(config, attention, index, config.streams, dynamic) for index in indices)
+            return nn.ModuleList(StreamedBlock(config, attention, index, config.streams) for index in indices)
 
         self.pre = stack(fast, 0, config.n_pre)
         self.slow = stack(slow, config.n_pre, config.n_slow)
@@ -261,7 +252,6 @@ class FastSlow(LanguageModel):
         turned = config.positions == "rope" and width
         self.slow_rope = Rope(width, config.rope_theta, config.rope_scaling) if turned else None
         self.solver = config.solver
-        self.pooled_on_sphere = config.unit_pooled_state
         if config.frozen:
             self.slow.requires_grad_(False)
             self.injection.requires_grad_(False)
@@ -336,8 +326,6 @@ class FastSlow(LanguageModel):
         y = blocks.pool(x, memory)
         if self.config.slow_input == "constant":
             y = torch.ones_like(y)
-        if self.pooled_on_sphere:
-            y = unit_sphere(y)
         losses: list[Tensor] = []
         if blocks.n_blocks:
             y, losses = self.stacked(self.slow, self.spread(y), blocks.mask, rotation, caches)
