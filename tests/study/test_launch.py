@@ -1,5 +1,6 @@
 """The loop of all launchers handles signals that come from elsewhere."""
 
+import json
 import os
 import signal
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from attractor.errors import RunInterrupted
+from attractor.runs.machine import environment
 from attractor.runs.run_folder import RunFolder
 from attractor.study import launch as launching
 from attractor.study.launch import Job, launch
@@ -60,6 +62,15 @@ def test_a_signal_to_all_may_reach_a_run_before_its_launcher(base: TrainConfig, 
     with pytest.raises(RunInterrupted, match=r"0 of 2 runs ended; under way: 2, of these with a checkpoint: [12]\."):
         launch(jobs, 1, RUNTIME, StopTheRun(jobs[0], launcher_too=True))
     assert jobs[0].has_checkpoint
+
+
+def test_pairs_that_began_on_another_processor_are_started_last(tmp_path: Path) -> None:
+    jobs = [Job(TrainConfig(seed=seed), tmp_path / f"{seed}-{row}") for seed in (0, 1) for row in "ab"]
+    jobs[0].path.mkdir()
+    pool = launching.ProcessPool(1, lambda batch: Stuck())
+    for processor, seeds in ((environment()["processor"], [0, 0, 1, 1]), ("another", [1, 1, 0, 0])):
+        (jobs[0].path / "environment.json").write_text(json.dumps({"processor": processor}))
+        assert [job.config.seed for job in pool.in_order(jobs)] == seeds
 
 
 class Stuck:

@@ -24,7 +24,7 @@ from attractor.runs.run_folder import RunFolder
 from attractor.study import on_ray
 from attractor.study.archive import pack, unpack
 from attractor.study.launch import Job
-from attractor.study.on_ray import Cluster, RayTask, carry_out, connected, fit, launch
+from attractor.study.on_ray import Cluster, Kind, Places, RayTask, carry_out, connected, fit, launch
 from attractor.train.checkpoint import best_checkpoint, newest_intact
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
@@ -397,6 +397,23 @@ def test_a_machine_holds_as_many_runs_as_its_scarcest_resource() -> None:
     assert fit({"CPU": 4.0, "GPU": 8.0}, 2, 2) == 2
     assert fit({"CPU": 4.0}, 2, 1) == 0
     assert fit({}, 1, 0) == 0
+
+
+def test_runs_of_a_seed_go_to_machines_of_the_kind_on_which_they_began() -> None:
+    """Criterion: the runs of a seed wait for a machine of their kind, also if they began in an earlier launch. Only
+    where none of that kind is left do they go to another."""
+    places = Places({2: {"processor": "B", "gpus": ["NVIDIA H100 80GB"]}, 3: {"processor": "C", "gpus": []}})
+    places.kinds |= {"b": Kind("B", ("H100",)), "old": Kind("A"), "older": Kind("A"), "b-card": Kind("B", ("A100",))}
+    room = {"old": 1, "older": 2, "b": 1, "b-card": 1}
+    assert places.machine_for(1, room) == "older"
+    places.take(1, "older")
+    assert places.machine_for(1, room | {"older": 0, "b": 9}) == "old"
+    assert places.machine_for(1, room | {"older": 0, "old": 0}) is None
+    assert places.machine_for(1, {"b": 2, "b-card": 1}) == "b"
+    assert places.machine_for(2, room) == "b"
+    assert places.machine_for(2, room | {"b": 0}) is None
+    assert places.machine_for(3, room) == places.machine_for(4, room) == "older"
+    assert places.machine_for(4, {}) is None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 Finished runs are skipped, interrupted ones resume, and a failed one is reported and does not stop the rest. A launcher
 knows nothing of a run but its folder, from which progress is read.
+
+Runs of one seed are compared with each other, and two processors round in other ways, so a launcher finishes the runs
+of a seed on the kind of processor on which its first run began, where there is one.
 """
 
 import os
@@ -22,6 +25,7 @@ from attractor.errors import InputError, RankLostError, RunInterrupted, RunStopp
 from attractor.files import write_text
 from attractor.files.code import error_in_executed_code
 from attractor.runs.lock import RunInUseError
+from attractor.runs.machine import environment
 from attractor.runs.run_folder import RunFolder
 from attractor.train.checkpoint import WRITING, list_checkpoints
 from attractor.train.config import Runtime, TrainConfig
@@ -119,6 +123,16 @@ class Notes(Display):
             file.write(text + "\n")
 
 
+def begun_on(jobs: Sequence[Job]) -> dict[int, dict[str, Any]]:
+    """Return the environment in which the first run of each seed began, of the seeds that have one."""
+    begun: dict[int, dict[str, Any]] = {}
+    for job in jobs:
+        with suppress(InputError):  # a damaged file is reported by the run
+            if environment_of_run := RunFolder(job.path, {}).environment:
+                begun.setdefault(job.config.seed, environment_of_run)
+    return begun
+
+
 def share_machine(n_jobs: int, workers: int | None, runtime: Runtime) -> tuple[int, Runtime]:
     """Return how many runs go side by side, and the runtime of each with its number of threads.
 
@@ -172,13 +186,14 @@ class Pool(ABC):
         """
         ended = [job for job in jobs if job.finished]
         finished = set(ended)
-        one_by_one = [[job] for job in jobs if job not in finished]
+        one_by_one = [[job] for job in self.in_order(jobs) if job not in finished]
         waiting: list[Sequence[Job]] = [*(one_by_one if batches is None else batches)]
         with self, StopRequest() as stop:
             while stop.signal_number is None:
                 wanted = choose([job for batch in waiting for job in batch])
-                if wanted and self.has_room():
-                    batch = next(batch for batch in waiting if wanted[0] in batch)
+                job = self.next_to_start(wanted)
+                if job is not None:
+                    batch = next(batch for batch in waiting if job in batch)
                     waiting.remove(batch)
                     self.start(batch)
                 elif choose(self.running):
@@ -211,8 +226,13 @@ class Pool(ABC):
     def running(self) -> list[Job]:
         return [job for batch in self.batches.values() for job in batch]
 
+    def in_order(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Return the jobs in the order in which they are started where there is room for all."""
+        return jobs
+
     @abstractmethod
-    def has_room(self) -> bool: ...
+    def next_to_start(self, wanted: Sequence[Job]) -> Job | None:
+        """Return the first of these jobs for which there is room."""
 
     @abstractmethod
     def start(self, batch: Sequence[Job]) -> None: ...
@@ -260,8 +280,13 @@ class ProcessPool(Pool):
         super().__init__()
         self.n_at_once, self.process_of, self.set_aside = n_at_once, process_of, set_aside
 
-    def has_room(self) -> bool:
-        return len(self.batches) < self.n_at_once
+    def in_order(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Return the jobs with those last whose seed began on another processor, where this one rounds differently."""
+        here, begun = environment()["processor"], begun_on(jobs)
+        return sorted(jobs, key=lambda job: begun.get(job.config.seed, {}).get("processor", here) != here)
+
+    def next_to_start(self, wanted: Sequence[Job]) -> Job | None:
+        return wanted[0] if wanted and len(self.batches) < self.n_at_once else None
 
     def start(self, batch: Sequence[Job]) -> None:
         process = self.process_of(batch)

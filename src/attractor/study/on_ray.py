@@ -6,6 +6,9 @@ cluster can execute code on it, so authentication by token is on, and a cluster 
 Each run has its own worker process, and an interrupt asks it to stop, as in a terminal. A worker that was killed is
 replaced, and its run continues from the checkpoint; an error of the run itself is reported. A machine that does not see
 the run's folder uses a local folder. It sends the run's progress now and then, and the folder at the end.
+
+The first run of a seed goes to the machine with most room, and the others of that seed to machines of the same kind,
+also in a later launch: runs that are compared then round in the same way.
 """
 
 import logging
@@ -18,7 +21,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -28,6 +31,7 @@ from typing import Any
 from attractor.errors import InputError, not_installed, require
 from attractor.files import private_folder, refuse_open_folder
 from attractor.runs.lock import RunInUseError
+from attractor.runs.machine import environment
 from attractor.study.archive import pack, pack_progress, unpack
 from attractor.study.launch import (
     IN_USE,
@@ -38,6 +42,7 @@ from attractor.study.launch import (
     WatchJobs,
     attempt,
     available_cores,
+    begun_on,
     train_one,
 )
 from attractor.train.config import Runtime
@@ -47,6 +52,7 @@ from attractor.train.process import safe_path
 PROGRESS_SECONDS = 5.0
 PROGRESS_RATE = 1e5  # bytes a second that a run may send of its progress, so that long metrics are sent less often
 ANSWER_SECONDS = 30.0
+GPU_LABEL = "accelerator_type:"  # of the resource by which Ray names the model of a machine's GPUs
 TOKEN_SOURCES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _imported_for: dict[str, str] = {}  # the variables that were set when Ray was imported here
 
@@ -73,13 +79,12 @@ def launch(
     jobs: Sequence[Job], n_workers: int | None, runtime: Runtime, watch: WatchJobs, cluster: Cluster = Cluster()
 ) -> dict[str, str]:
     """Carry out all jobs, `n_workers` at once or as many as the cluster holds, and return the failures by name."""
-    waiting = [job for job in jobs if not job.finished]
-    if not waiting:
+    if all(job.finished for job in jobs):
         watch([], jobs)
         return {}
     require(runtime.device in ("auto", "cpu", "cuda"), "device", "auto, cpu or cuda", runtime.device, "Ray chooses it")
     with connected(cluster) as ray:
-        return RayPool(ray, waiting, n_workers, runtime, cluster).carry_out(jobs, watch)
+        return RayPool(ray, jobs, n_workers, runtime, cluster).carry_out(jobs, watch)
 
 
 # --- the cluster ----------------------------------------------------------------------------------------------------
@@ -236,6 +241,44 @@ class Mailbox:
         return archives
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What machines have in common whose runs round in the same way."""
+
+    processor: str
+    gpus: tuple[str, ...] = ()  # the models of the GPUs that runs use, as Ray calls them
+
+    def made(self, environment: Mapping[str, Any]) -> bool:
+        """Return whether a run with this environment may have been made on a machine of this kind."""
+        gpus = " ".join(map(str, environment.get("gpus") or []))
+        return environment.get("processor") == self.processor and all(model in gpus for model in self.gpus)
+
+
+class Places:
+    """Says where runs go: those of one seed to machines of one kind, on which the first of them began."""
+
+    def __init__(self, begun_before: Mapping[int, Mapping[str, Any]]) -> None:
+        """`begun_before` has the environment in which the first run of a seed began in an earlier launch."""
+        self.begun_before = begun_before
+        self.begun_on: dict[int, Kind] = {}
+        self.kinds: dict[str, Kind] = {}  # of the machines, by the names that Ray gives them
+
+    def machine_for(self, seed: int, room: Mapping[str, int]) -> str | None:
+        """Return the machine with most room, or None while those of the seed's kind have none.
+
+        A seed may go to any machine if none of its kind is left."""
+        kinds = {self.kinds[name] for name in room}
+        if seed in self.begun_on:
+            wanted = kinds & {self.begun_on[seed]}
+        else:
+            wanted = {kind for kind in kinds if seed in self.begun_before and kind.made(self.begun_before[seed])}
+        free = {name: n for name, n in room.items() if n > 0 and self.kinds[name] in (wanted or kinds)}
+        return max(free, key=free.__getitem__, default=None)
+
+    def take(self, seed: int, machine: str) -> None:
+        self.begun_on.setdefault(seed, self.kinds[machine])
+
+
 class RayPool(Pool):
     """The tasks of one launch. Interrupted runs are started again, so `interrupted` stays empty."""
 
@@ -254,6 +297,8 @@ class RayPool(Pool):
         by_launcher = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
         self.mailbox = ray.remote(num_cpus=0, scheduling_strategy=by_launcher)(Mailbox).remote()
         self.news = self.mailbox.take.remote()
+        self.places = Places(begun_on(jobs))
+        self.machine_of: dict[Job, str] = {}  # of the running jobs
         self.attempts: Counter[Job] = Counter()
         self.stopping = False
         self.name = secrets.token_hex(8)
@@ -271,20 +316,37 @@ class RayPool(Pool):
         for proof in self.proofs.values():
             proof.unlink(missing_ok=True)
 
-    def has_room(self) -> bool:
+    def next_to_start(self, wanted: Sequence[Job]) -> Job | None:
+        if self.n_workers is not None and len(self.batches) >= self.n_workers:
+            return None
         room = self.room()
-        return len(self.batches) < min(room, self.n_workers or room)
+        return next((job for job in wanted if self.places.machine_for(job.config.seed, room) is not None), None)
 
-    def room(self) -> int:
-        """Return how many runs fit on the machines that are in the cluster now."""
-        machines = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        room = sum(fit(machine, self.cpus, self.gpus) for machine in machines)
-        if not room and not self.batches:
+    def room(self) -> dict[str, int]:
+        """Return how many more runs fit on each machine that is in the cluster now."""
+        machines = {node["NodeID"]: node["Resources"] for node in self.ray.nodes() if node["Alive"]}
+        room = {name: fit(resources, self.cpus, self.gpus) for name, resources in machines.items()}
+        if not any(room.values()) and not self.batches:
             raise InputError(
                 f"a machine of the cluster must have the {self.cpus} CPUs and {self.gpus:g} GPUs of a run, and none "
                 "has; ask for fewer threads or gpus_per_run, or join such a machine"
             )
-        return room
+        room = {name: n for name, n in room.items() if n}
+        kinds = self.places.kinds
+        kinds |= {name: self.kind(name, machines[name]) for name in room.keys() - kinds.keys()}
+        taken = Counter(self.machine_of.get(job) for job in self.running)
+        return {name: n - taken[name] for name, n in room.items()}
+
+    def kind(self, name: str, resources: dict[str, float]) -> Kind:
+        """Ask a machine for the name of its processor. A machine that does not answer is a kind of its own."""
+        there = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(name, soft=False)
+        asked = self.ray.remote(num_cpus=0, scheduling_strategy=there)(environment).remote()
+        try:
+            processor = self.ray.get(asked, timeout=ANSWER_SECONDS)["processor"]
+        except self.ray.exceptions.RayError:
+            processor = name
+        gpus = [label.removeprefix(GPU_LABEL) for label in resources if label.startswith(GPU_LABEL)]
+        return Kind(processor, tuple(sorted(gpus)) if self.gpus else ())
 
     def start(self, batch: Sequence[Job]) -> None:
         (job,) = batch
@@ -305,7 +367,17 @@ class RayPool(Pool):
             pack(path) if (path / "config.json").exists() else None,
         )
         self.attempts[job] += 1
-        self.batches[self.task.remote(task)] = [job]
+        self.batches[self.task.options(**self.place(job)).remote(task)] = [job]
+
+    def place(self, job: Job) -> dict[str, Any]:
+        """Choose the machine of a run, and return what tells Ray. Ray chooses where none has room, as after a loss."""
+        self.machine_of.pop(job, None)
+        name = self.places.machine_for(job.config.seed, self.room())
+        if name is None:
+            return {}
+        self.machine_of[job] = name
+        self.places.take(job.config.seed, name)
+        return {"scheduling_strategy": self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(name, True)}
 
     def stop(self) -> list[Job]:
         """Ask every run to save and end. Ask only once, since a second interrupt would cut short the saving."""
