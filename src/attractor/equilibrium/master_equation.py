@@ -18,10 +18,8 @@ import warnings
 from collections.abc import Callable
 
 import numpy as np
-import scipy.sparse
 import torch
 from jaxtyping import Float
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from attractor.errors import InputError, require, require_count
@@ -183,6 +181,9 @@ def _as_columns(x0: Tensor, generator: Tensor) -> Tensor:
 
 def _closed_labels(generator: Tensor) -> np.ndarray:
     """Return for each chain of the batch the closed class of each state, or -1 for a transient state."""
+    import scipy.sparse  # takes a second to import
+    from scipy.sparse.csgraph import connected_components
+
     n = generator.shape[-1]
     chain, to, since = generator.detach().reshape(-1, n, n).nonzero().cpu().numpy().T
     n_chains = generator.numel() // n**2
