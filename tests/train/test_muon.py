@@ -196,14 +196,6 @@ def test_orthogonalised_shapes_and_zero() -> None:
     assert not orthogonalized(torch.zeros(2, 4, 8)).any()
 
 
-def test_zero_gradient_moves_nothing() -> None:
-    model = model_of()
-    before = copy.deepcopy(model.state_dict())
-    draw_gradients(model, step=0, scale=0.0)
-    muon_of(model, 0.0).step()
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
 def test_parameter_without_gradient_stays_and_keeps_no_state() -> None:
     model = model_of()
     draw_gradients(model, step=0)
