@@ -155,11 +155,17 @@ def test_weights_are_distributions_over_the_allowed_keys(name: str) -> None:
     for layer, rope in cases(name):
         with capture("weights") as seen:
             layer(inputs(length=4), mask, rope)
+            layer(inputs(length=4), True, rope)
             cache = layer.new_cache()
-            for chunk in inputs(length=4).split([1, 3], dim=1):
-                layer(chunk, True, rope, cache)
-        allowed = [mask, triangle(4)[:1, :1], triangle(4)[1:]]
+            if PRESETS[name].score.keeps_state:
+                with pytest.raises(InputError, match=r"^cache must be None while weights .* are observed"):
+                    layer(inputs(length=4), True, rope, cache)
+            else:
+                for chunk in inputs(length=4).split([1, 3], dim=1):
+                    layer(chunk, True, rope, cache)
+        allowed = [mask, triangle(4), triangle(4)[:1, :1], triangle(4)[1:]][: len(seen["weights"])]
         assert [tuple(w.shape) for w in seen["weights"]] == [(2, n_maps, *rows.shape) for rows in allowed]
+        assert len(allowed) == (2 if PRESETS[name].score.keeps_state else 4)
         for weights, rows in zip(seen["weights"], allowed, strict=True):
             assert (weights[..., ~rows] == 0).all(), layer.config
             assert (weights[..., rows] > 0).all(), layer.config
@@ -204,7 +210,7 @@ def test_boolean_mask_is_obeyed(name: str) -> None:
     for layer, rope in cases(name):
         for mask in (by_sequence, by_sequence[0, 0]):
             found, allowed = influence(layer, x, mask, rope), mask.expand(2, 1, -1, -1)[:, 0]
-            if name != "short-conv":  # a key of it holds what its own position may see
+            if name not in ("short-conv", "gated-deltanet"):  # their keys hold what the keys' positions may see
                 assert (found[~allowed & ~diagonal] == 0).all(), layer.config
             assert (found[allowed] > 0).all(), layer.config
             before, after = layer(x, mask, rope)[0], layer(changed, mask, rope)[0]

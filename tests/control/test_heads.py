@@ -38,7 +38,7 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "mla coupled-linear differential": ("mla", {"couple": PRESETS["coupled-linear"].couple, "score": Differential()}),
     "mla coupled-linear differential-v2": ("mla", {"couple": PRESETS["coupled-linear"].couple, "score": TOKEN}),
 }
-SCORING = {name: (name, {}) for name in PRESETS if name not in ("uniform", "decay")} | MORE
+SCORING = {name: (name, {}) for name in PRESETS if name not in ("uniform", "decay", "gated-deltanet")} | MORE
 
 
 def layer_of(case: str) -> Attention:

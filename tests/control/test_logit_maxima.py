@@ -25,7 +25,7 @@ from attractor.control.score_inputs import ScoreInputs, masked_inputs
 from several_processes import together
 from tiers import fast_alone, tiered
 
-SCORING = [name for name in PRESETS if name not in ("uniform", "decay")]
+SCORING = [name for name in PRESETS if name not in ("uniform", "decay", "gated-deltanet")]
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from attractor.control.views import DotProduct, LatentHeads, Rows
 from attractor.errors import InputError
 from tiers import tiered
 
-WITH_HEADS = [name for name in PRESETS if name not in ("uniform", "decay")]
+WITH_HEADS = [name for name in PRESETS if name not in ("uniform", "decay", "gated-deltanet")]
 
 
 def matrices(model: nn.Module) -> list[nn.Parameter]:

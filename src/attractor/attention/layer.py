@@ -20,7 +20,6 @@ from attractor.attention.mask import Mask, resolve_mask
 from attractor.attention.named import resolved
 from attractor.attention.norm import RMSNorm, RMSNormAcross
 from attractor.attention.position import Rope, Rotation
-from attractor.attention.project.decayed import DecayedLayout
 from attractor.attention.project.heads import OrthogonalLinear
 from attractor.attention.project.latent import LatentProjection
 from attractor.attention.score.softmax import Softmax, logit_penalty
@@ -76,10 +75,11 @@ def qk_norm(config: AttentionConfig, n_heads: int, width: int) -> nn.Module:
 
 def refuse_unsuited_score(config: AttentionConfig, layout: HeadLayout) -> None:
     """Refuse a score that cannot read what the projection gives."""
-    if isinstance(layout, DecayedLayout) != config.score.takes_decay:
-        right = "DecayedHeads" if config.score.takes_decay else "any other than DecayedHeads"
+    if layout.extra != config.score.extra:
+        special = {1: "DecayedHeads", 2: "DeltaHeads"}
+        right = special.get(config.score.extra, f"any other than {special.get(layout.extra)}")
         rule = f"{right} for score {type(config.score).__name__}"
-        require(False, "project", rule, config.project, "only score Decayed reads a decay, and it needs one")
+        require(False, "project", rule, config.project, "these projections give a decay, which only their scores read")
     if config.score.halves:
         for field, width in (("head width", layout.free), ("rope_dim", layout.rotary)):
             require(width % 2 == 0, field, "even under differential attention", width, "it scores two halves")
@@ -126,7 +126,7 @@ class Attention(nn.Module):
         self.segments = [layout.free] * config.couple.parts + [layout.rotary] * bool(layout.rotary)
         maps = 2 if config.score.halves else 1
         rotatable = (layout.rotary or layout.free) // maps
-        self.rope_width = rotated_width(config, layout, rotatable)
+        self.rope_width = rotated_width(config, layout, rotatable) if config.score.rotates else 0
         self.rotated_part = "trailing" if layout.rotary else "whole" if self.rope_width == rotatable else "leading"
         # The scale follows the width of the projected head. Phase activation doubles the scored width, not the scale.
         default_scale = max((layout.free + layout.rotary) // maps, 1) ** -0.5
@@ -187,11 +187,11 @@ class Attention(nn.Module):
                 v = rotation.values(v)
             q, k = self._couple(tap("q", q), tap("k", k), self._norm_and_position(rotation, v.dtype))
             q, k = tap("q_coupled", q), tap("k_coupled", k)
-            if cache is not None:
+            if cache is not None and not self.config.score.keeps_state:
                 k, v = cache.append(k, v)
             elif self.training and self.z_loss:
                 aux_loss = self.z_loss * logit_penalty(q, k, mask, self.scale, self.softcap)
-            context = self.score(q, k, v, mask, x)
+            context = self.score(q, k, v, mask, x, *[cache] * self.config.score.keeps_state)
             if rotation is not None and of_values:
                 context = rotation.outputs(context)
         return self.output(context, x), aux_loss

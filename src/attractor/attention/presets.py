@@ -13,12 +13,14 @@ from attractor.attention.output.gated import Gated
 from attractor.attention.output.plain import Plain
 from attractor.attention.project.convolved import ConvolvedHeads
 from attractor.attention.project.decayed import DecayedHeads
+from attractor.attention.project.delta import DeltaHeads
 from attractor.attention.project.heads import Heads
 from attractor.attention.project.latent import Latent
 from attractor.attention.project.residual import ResidualHeads
 from attractor.attention.project.shared import Shared
 from attractor.attention.project.values import Values
 from attractor.attention.score.decayed import Decayed
+from attractor.attention.score.delta import Delta
 from attractor.attention.score.differential import Differential
 from attractor.attention.score.exclusive import Exclusive
 from attractor.attention.score.sinks import Sinks
@@ -52,6 +54,7 @@ PRESETS: dict[str, AttentionConfig] = {
     "xsa": AttentionConfig(score=Exclusive()),
     "sinks": AttentionConfig(score=Sinks()),
     "decay": AttentionConfig(project=DecayedHeads(), score=Decayed()),
+    "gated-deltanet": AttentionConfig(project=DeltaHeads(), score=Delta(), output=Gated(activation="silu")),
     "uniform": AttentionConfig(project=Values(), score=Uniform()),
 }
 
@@ -83,6 +86,7 @@ ABOUT_PRESETS = {
     "xsa": "exclusive: no part along the own value",
     "sinks": "softmax that may attend to nothing",
     "decay": "linear attention with a learned decay",
+    "gated-deltanet": "a memory of constant size, corrected by each token",
     "uniform": "the mean of visible values (control)",
 }
 

@@ -36,7 +36,8 @@ class HeadLayout:
     """The numbers of heads and their widths after projection.
 
     `free` is the width of the leading part of queries and keys, which coupling changes. `rotary` is the width of a
-    trailing part that holds position alone (MLA); if it is 0, position is applied to the whole head.
+    trailing part that holds position alone (MLA); if it is 0, position is applied to the whole head. `extra` counts the
+    coordinates behind the `value` of each value, which tell some scores of a decay and more.
     """
 
     n_heads: int
@@ -45,6 +46,7 @@ class HeadLayout:
     free: int
     value: int
     rotary: int = 0
+    extra: int = 0
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,9 @@ class Scoring(Stage):
 
     stage = "score"
     normalised: ClassVar[bool] = True  # whether the weights of a query sum to one
+    extra: ClassVar[int] = 0  # coordinates behind each value that the score reads, and its projection must give
+    rotates: ClassVar[bool] = True  # whether queries and keys take rotations
+    keeps_state: ClassVar[bool] = False  # whether the score is given the cache, which then holds no keys and values
 
     @property
     def halves(self) -> bool:
@@ -146,11 +151,6 @@ class Scoring(Stage):
     def query_maps(self) -> int:
         """The number of query heads that the projection must make for each head."""
         return 1
-
-    @property
-    def takes_decay(self) -> bool:
-        """Whether the last coordinate of each value is the logarithm of a decay, as `DecayedHeads` projects them."""
-        return False
 
     @property
     def over_pairs(self) -> bool:

@@ -32,7 +32,7 @@ class Surroundings:
         )
         both = torch.cat([past, x], dim=1)
         if self.cache is not None:
-            self.cache.state = [both[:, both.shape[1] - n :]]
+            self.cache.state[:1] = [both[:, both.shape[1] - n :]]
         return both
 
     def reaches(self, back: int, n_queries: int) -> Bool[Tensor, "B T 1"] | bool:

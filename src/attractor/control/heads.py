@@ -11,7 +11,6 @@ from attractor.attention.couple.dynamics import Dynamics
 from attractor.attention.foreign_projections import OF_SCORES
 from attractor.attention.project.latent import LatentProjection
 from attractor.attention.project.values import ValueProjection
-from attractor.attention.score.decayed import DecayedScore
 from attractor.control.layouts import VIEWS, refuse_unknown
 from attractor.control.views import (
     DotProduct,
@@ -32,7 +31,7 @@ def attention_view(name: str, module: nn.Module) -> QueryKeyHeads | None:
     """Return the view of an `Attention` layer, or None for other modules and for layers without a softmax of logits."""
     if not isinstance(module, Attention):
         return None
-    if isinstance(module.project, ValueProjection) or isinstance(module.score, DecayedScore):
+    if isinstance(module.project, ValueProjection) or module.layout.extra:
         return None
     layout, halves = module.layout, module.config.score.halves
     project = module.project

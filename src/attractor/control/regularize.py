@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from attractor.attention import Attention
-from attractor.attention.project.decayed import DecayLogits
+from attractor.attention.project.decayed import WideLinear
 from attractor.attention.project.heads import HeadProjection, OrthogonalLinear, cayley
 from attractor.attention.project.values import ValueProjection
 from attractor.attention.score.softmax import Softmax
@@ -267,7 +267,7 @@ def linear_maps(layer: Attention) -> dict[str, nn.Linear]:
     projections = {
         name: module
         for name, module in layer.project.named_children()
-        if isinstance(module, nn.Linear) and not isinstance(module, DecayLogits)
+        if isinstance(module, nn.Linear) and not isinstance(module, WideLinear)
     }
     return projections | {"out": cast(nn.Linear, layer.output.out)}
 

@@ -15,7 +15,7 @@ from attractor.attention.named import Mechanism, label_of, mechanism_from_dict
 from attractor.attention.position import board_side, parse_scaling
 from attractor.attention.presets import preset
 from attractor.attention.project.convolved import ConvolvedHeads
-from attractor.attention.project.decayed import DecayedLayout
+from attractor.attention.project.delta import DeltaHeads
 from attractor.attention.project.residual import ResidualHeads
 from attractor.attention.stage import Projection
 from attractor.attention.whole import Whole, WholeLayer
@@ -235,8 +235,8 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
             )
         width, of_values = layer.rope_width, layer.layout.value
         fits = width == 0 or (width % 4 == 0 and of_values % width == 0)
-        if isinstance(layer.layout, DecayedLayout):
-            rule = "learned, rope or grid for decayed attention, whose values hold the decay and are not rotated"
+        if layer.layout.extra:
+            rule = "learned, rope or grid for attention whose values hold a decay and are not rotated"
             raise InputError(f"positions must be {rule}, got '{self.positions}'; choose positions='grid'")
         rule = "one that rotates a multiple of 4 coordinates of a head, which divides the width of its values"
         require(fits, "positions", f"learned, rope or grid unless attention is {rule}", self.positions)
@@ -251,7 +251,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
             rule = f"at most max_seq_len={self.max_seq_len}"
             require(seq_len <= self.max_seq_len, "seq_len", rule, seq_len, "or raise max_seq_len")
         for stage in (stage for mechanism in self.mechanisms for stage in mechanism.stages):
-            width = stage.width if isinstance(stage, ConvolvedHeads) else 0
+            width = stage.width if isinstance(stage, ConvolvedHeads | DeltaHeads) else 0
             rule = f"at least {width}, the positions of the convolution of attention"
             require(seq_len >= width, "seq_len", rule, seq_len, "or give a smaller width")
 

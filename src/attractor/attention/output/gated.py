@@ -1,6 +1,6 @@
 """Gated output: the heads' contexts are scaled by gates computed from the layer's input.
 
-    out = W_O ([c_1 ... c_H] * sigmoid(W_g x))                                                              (1)
+    out = W_O ([c_1 ... c_H] * sigmoid(W_g x))                              or SiLU, as in DeltaNet          (1)
 
 The gate is specific to the head, before W_O. It has a number for each coordinate, which adds D H V parameters per layer
 (compare models of equal size), or one for each head (`by_head`), which adds D H. With `n_channels`, W_g reads only the
@@ -11,7 +11,10 @@ mechanisms in the five papers (docs/glossary.md). Twelve channels are those of p
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
+import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -25,6 +28,7 @@ class Gated(Output):
     out_bias: bool = False
     by_head: bool = later(False)  # one gate for a head and token, not one for each coordinate
     n_channels: int | None = later(None)  # channels of x that decide; None: all
+    activation: Literal["sigmoid", "silu"] = later("sigmoid")
 
     def build(self, shape: Shape, layout: HeadLayout) -> nn.Module:
         return GatedOutput(self, shape, layout)
@@ -33,6 +37,7 @@ class Gated(Output):
 class GatedOutput(nn.Module):
     def __init__(self, config: Gated, shape: Shape, layout: HeadLayout) -> None:
         super().__init__()
+        self.activation = F.silu if config.activation == "silu" else torch.sigmoid
         self.n_channels, self.by_head = config.n_channels or shape.d_model, config.by_head
         fits = 1 <= self.n_channels <= shape.d_model
         require(fits, "n_channels", f"from 1 to d_model={shape.d_model}, or None", config.n_channels)
@@ -41,7 +46,7 @@ class GatedOutput(nn.Module):
         self.out = nn.Linear(layout.n_heads * layout.value, shape.d_model, bias=config.out_bias)
 
     def forward(self, context: Float[Tensor, "B H T V"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        gates = self.gate(x[..., : self.n_channels]).sigmoid()
+        gates = self.activation(self.gate(x[..., : self.n_channels]))
         heads = context.transpose(1, 2)
         gated = heads * gates.unsqueeze(-1) if self.by_head else heads * gates.view_as(heads)
         return self.out(gated.flatten(2))  # (1)

@@ -16,7 +16,7 @@ one for each coordinate of the key, with a 16th root that keeps it close to 1: Y
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from attractor.attention.hooks import tap
 from attractor.attention.project.heads import HeadProjection, Heads
-from attractor.attention.stage import HeadLayout, Shape
+from attractor.attention.stage import Shape
 from attractor.errors import require
 from attractor.kernels.precision import without_autocast
 
@@ -42,15 +42,10 @@ class DecayedHeads(Heads):
         return DecayedProjection(self, shape)
 
 
-@dataclass(frozen=True)
-class DecayedLayout(HeadLayout):
-    """A layout whose values have one more coordinate than `value`, which is log a."""
-
-
 class DecayedProjection(HeadProjection):
     def __init__(self, config: DecayedHeads, shape: Shape) -> None:
         super().__init__(config, shape)
-        self.layout: DecayedLayout = DecayedLayout(**vars(self.layout))
+        self.layout = replace(self.layout, extra=1)
         self.decay = DecayLogits(shape.d_model, self.layout.n_kv_heads, config.initial_memory)
 
     def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor, Tensor]:
@@ -59,8 +54,17 @@ class DecayedProjection(HeadProjection):
         return q, k, torch.cat([v, log_decay.unsqueeze(-1).to(v.dtype)], dim=-1)  # (2)
 
 
-class DecayLogits(nn.Linear):
-    """z of (1), in fp32 or wider: rounding z to bf16 could change the length by 3%."""
+class WideLinear(nn.Linear):
+    """A linear map in fp32 or wider, for what decides how fast a memory fades."""
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T J"]:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        with without_autocast(x):
+            return F.linear(x.to(wide), self.weight.to(wide), None if self.bias is None else self.bias.to(wide))
+
+
+class DecayLogits(WideLinear):
+    """z of (1). Rounding it to bf16 could change the length by 3%."""
 
     def __init__(self, d_model: int, n_kv_heads: int, initial_memory: float) -> None:
         self.initial_memory = initial_memory  # set first, since nn.Linear calls reset_parameters
@@ -69,8 +73,3 @@ class DecayLogits(nn.Linear):
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.weight)
         nn.init.constant_(self.bias, math.log(self.initial_memory - 1))
-
-    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T J"]:
-        wide = torch.promote_types(x.dtype, torch.float32)
-        with without_autocast(x):
-            return F.linear(x.to(wide), self.weight.to(wide), self.bias.to(wide))

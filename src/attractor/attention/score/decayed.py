@@ -44,13 +44,11 @@ from attractor.kernels.precision import without_autocast
 
 @dataclass(frozen=True)
 class Decayed(Scoring):
+    extra = 1
+
     @property
     def over_pairs(self) -> bool:
         return False  # only pairs within a chunk of the sequence, all of which it computes
-
-    @property
-    def takes_decay(self) -> bool:
-        return True
 
     def build(self, shape: Shape, layout: HeadLayout, scale: float, dropout: float) -> nn.Module:
         return DecayedScore(layout, scale, dropout)
