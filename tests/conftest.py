@@ -64,7 +64,7 @@ LONG = [
     for path in (
         "hf/test_compile_and_export.py",
         "test_docs.py",
-        "train/test_rank_records.py",
+        "study/test_torchrun.py",
         "test_damaged_files.py",
         "models/test_compile.py",
         "train/test_kill.py",

@@ -96,14 +96,7 @@ class RunStopped(RuntimeError):  # noqa: N818
 
 
 class RankLostError(RunStopped):
-    """Another process of the run failed, is gone or is stuck.
-
-    Of the processes that notice it, the one that `speaks` prints the message.
-    """
-
-    def __init__(self, message: str, speaks: bool) -> None:
-        super().__init__(message)
-        self.speaks = speaks
+    """Another process of the run failed, is gone or is stuck. Every process that notices it prints the message."""
 
 
 class RunInterrupted(RunStopped):

@@ -141,7 +141,7 @@ def test_a_solve_in_parts_with_caches_equals_the_whole_solve(solver: Solver, mak
         parts = [solver.solve(lambda z, index: step(z, index, past), part) for part in u.split([4, 1, 1, 3, 2], dim=1)]
     torch.testing.assert_close(torch.cat([part.state for part in parts], 1), whole.state, atol=1e-9, rtol=1e-9)
     torch.testing.assert_close(torch.cat([part.residual for part in parts], 1), whole.residual, atol=1e-9, rtol=1e-9)
-    assert sorted(past) == list(range(solver.n_evaluations))
+    assert sorted(past) == list(range(solver.n_iterations))
 
 
 @every_solver
@@ -150,8 +150,8 @@ def test_evaluations_are_numbered_and_their_number_is_fixed(solver: Solver) -> N
     for start in (inputs(), torch.zeros(2, 7, WIDTH)):
         numbers = []
         result = solver.solve(lambda z, index, seen=numbers: seen.append(index) or z, start)
-        assert numbers == list(range(solver.n_evaluations))
-        assert result.trace.shape == (solver.n_evaluations,)
+        assert numbers == list(range(solver.n_iterations))
+        assert result.trace.shape == (solver.n_iterations,)
         assert not result.residual.any()
         assert torch.equal(result.state, start)
 
@@ -505,6 +505,7 @@ def test_the_growth_rate_predicts_whether_plain_iteration_converges() -> None:
         ({"method": "deq", "backward_iterations": -1}, "backward_iterations must be an integer of at least 0, got -1"),
         ({"method": "anderson", "backward_iterations": 3}, "backward_iterations must be None under method 'anderson'"),
         ({"method": "deq", "tolerance": 0.0}, "tolerance must be positive, got 0.0"),
+        ({"tolerance": 0.1}, "tolerance must be 0.001 under method 'single', got 0.1; choose method 'passes' or"),
     ],
 )
 def test_invalid_fields_are_refused_in_one_line(fields: dict[str, Any], message: str) -> None:

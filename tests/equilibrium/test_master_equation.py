@@ -16,7 +16,6 @@ from attractor.equilibrium.master_equation import (
     closed_classes,
     column_sums,
     euler,
-    flow,
     largest_step,
     random_generator,
     relative_entropy,
@@ -93,10 +92,6 @@ def euler_of(x0: list[float], dt: float = 0.1, n_steps: float = 1) -> Tensor:
     return euler(random_generator(3), torch.tensor(x0, dtype=torch.float64), dt, n_steps)  # type: ignore[arg-type]
 
 
-def flow_of(x0: list[float], *times: float) -> Tensor:
-    return flow(random_generator(3), torch.tensor(x0, dtype=torch.float64), torch.tensor(times))
-
-
 def one_wrong_of_a_batch() -> Tensor:
     batch = torch.stack([random_generator(4, seed) for seed in range(3)])
     batch[2, 0, 3] += 1
@@ -116,20 +111,10 @@ def one_wrong_of_a_batch() -> Tensor:
         (lambda: euler_of([1, 0, 0], n_steps=-3), "n_steps must be an integer of at least 0, got -3"),
         (lambda: euler_of([1, 0, 0], dt=0.0), "dt must be positive, got 0"),
         (lambda: euler_of([0.5, 0.25, 0.2500004]), r"^x0 must sum to 1, got 1\.00000[0-9]+; divide"),
-        *(
-            (lambda times=times: flow_of([1, 0, 0], *times), "times must be one or more of at least 0, got")
-            for times in ([], [-1.0, 1.0], [math.nan], [math.inf])
-        ),
-        *(
-            (lambda run=run, x0=x0: run(x0, 1.0), message)
-            for run in (euler_of, flow_of)
-            for x0, message in (
-                ([0.5, 0.4, 0.2], r"x0 must sum to 1, got 1.1; divide by"),
-                ([1.5, -0.5, 0.0], "x0 must be at least 0 everywhere, got -0.5"),
-                ([0.5, 0.5], r"x0 must have 3 states in its last dimension, got shape \(2,\)"),
-                ([math.nan, 0.5, 0.5], "x0 must be at least 0 everywhere, got nan"),
-            )
-        ),
+        (lambda: euler_of([0.5, 0.4, 0.2]), r"x0 must sum to 1, got 1.1; divide by"),
+        (lambda: euler_of([1.5, -0.5, 0.0]), "x0 must be at least 0 everywhere, got -0.5"),
+        (lambda: euler_of([0.5, 0.5]), r"x0 must have 3 states in its last dimension, got shape \(2,\)"),
+        (lambda: euler_of([math.nan, 0.5, 0.5]), "x0 must be at least 0 everywhere, got nan"),
     ],
 )
 def test_invalid_arguments_are_refused(attempt: Callable[[], object], message: str) -> None:
@@ -283,27 +268,10 @@ def test_the_rate_of_euler_is_the_second_largest_eigenvalue(generator: Tensor, e
     assert float(error[-1] / error[half]) ** (1 / (n_steps - half)) == pytest.approx(rate, rel=0.02)
 
 
-@pytest.mark.parametrize("n", [2, N])
-def test_the_flow_solves_the_equation_and_keeps_the_mass(n: int) -> None:
-    """Criterion: a flow of s and then t is one of s + t, its derivative at 0 is A x0, and 0 returns x0 bit for bit."""
-    generator = random_generator(n, 3)
-    x0, times = distributions(4, 3, n), torch.tensor([0.0, 0.1, 1.0, 7.0], dtype=torch.float64)
-    found = flow(generator, x0, times)
-    assert found.shape == (4, 4, 3, n)
-    assert torch.equal(found[0], x0)
-    assert (found.sum(-1) - 1).abs().max() < 1e-13
-    (later,) = flow(generator, found[2], torch.tensor([6.0], dtype=torch.float64))
-    torch.testing.assert_close(later, found[3], rtol=0, atol=1e-12)
-    (soon,) = flow(generator, x0, torch.tensor([1e-6], dtype=torch.float64))
-    torch.testing.assert_close((soon - x0) / 1e-6, x0 @ generator.T, rtol=0, atol=1e-4)
-    (late,) = flow(generator, x0, torch.tensor([80.0], dtype=torch.float64))
-    torch.testing.assert_close(late, stationary(generator).expand_as(late), rtol=0, atol=1e-12)
-
-
 def test_euler_converges_to_the_flow_at_first_order() -> None:
     """Criterion: (2) is a first-order method for (1), so half the step leaves half the error."""
     generator, x0 = random_generator(N), vertex(N, 0)
-    (exact,) = flow(generator, x0, torch.tensor([0.5]))
+    exact = torch.linalg.matrix_exp(0.5 * generator) @ x0
     errors = [float((euler(generator, x0, 0.5 / n, n) - exact).abs().sum()) for n in (200, 400)]
     assert errors[0] / errors[1] == pytest.approx(2, rel=0.02)
 

@@ -14,10 +14,7 @@ from attractor.models.energy import (
     ENERGIES,
     EnergyAttention,
     cayley,
-    energy_slope,
     pseudo_energy,
-    symmetric,
-    violation_rate,
 )
 
 KINDS = {"single": 1, "multi": 4}  # number of heads
@@ -121,24 +118,6 @@ def test_the_layer_keeps_the_contract_of_attention(kind: str) -> None:
 def test_the_energy_of_a_single_head_refuses_several_heads() -> None:
     with pytest.raises(InputError, match="n_heads must be 1 under the energy of a single head, got 4"):
         ENERGIES["single"](D, 4)
-
-
-def test_the_energy_slope_is_that_of_autograd_for_any_matrix() -> None:
-    matrix, x, beta = states(D, D, seed=1) / 4, states(3, 5, D).requires_grad_(), 0.7
-    logits = beta * x @ matrix @ x.mT
-    (gradient,) = torch.autograd.grad(-logits.exp().sum(), x)
-    motion = logits.softmax(-1) @ x @ symmetric(matrix)
-    torch.testing.assert_close(energy_slope(matrix, x, beta), (gradient * motion).sum((1, 2)))
-
-
-def test_a_symmetric_matrix_never_raises_the_energy_and_an_asymmetric_one_sometimes_does() -> None:
-    """The sample has W_V = sym(A) and 20,000 draws of two tokens in the plane with lengths of about 2."""
-    matrices, x = states(20_000, 2, 2, seed=3), 2 * states(20_000, 2, 2, seed=4)
-    assert violation_rate(symmetric(matrices), x) == 0
-    rate = float(violation_rate(matrices, x))
-    assert 0.0 < rate < 0.5
-    mostly_turning = symmetric(matrices) + 4 * (matrices - matrices.mT)
-    assert float(violation_rate(mostly_turning, x)) > rate
 
 
 def test_pseudo_energy_is_the_trace_over_real_positions() -> None:

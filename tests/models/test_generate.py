@@ -33,21 +33,6 @@ def test_cached_and_padded_decoding_gives_the_same_tokens(attention: str, positi
         assert alone[0].tolist() == prompt + row[-12:].tolist()
 
 
-@pytest.mark.parametrize("attention", PRESETS)
-def test_cached_logits_equal_the_full_pass_with_left_padding(attention: str) -> None:
-    model = small(attention, "rope")
-    tokens = torch.randint(0, 61, (2, 10), generator=torch.Generator().manual_seed(0))
-    real = torch.ones(2, 10, dtype=torch.bool)
-    real[1, :4] = False
-    full, _ = model(tokens, real=real)
-    cache = model.new_cache()
-    parts = [model(tokens[:, :5], cache=cache, real=real[:, :5])[0]]
-    parts += [model(tokens[:, i : i + 1], cache=cache)[0] for i in range(5, 10)]
-    torch.testing.assert_close(torch.cat(parts, 1)[real], full[real], rtol=1e-4, atol=1e-4)
-    alone, _ = model(tokens[1:, 4:])
-    torch.testing.assert_close(full[1:, 4:], alone, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("attention", tiered(PRESETS))
 def test_training_is_unaffected_by_generation_before_it(attention: str) -> None:
     """Criterion: after generation under open taps, a loss on the generated tokens has the gradients of a model that

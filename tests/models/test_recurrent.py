@@ -2,7 +2,6 @@
 
 import copy
 import json
-import weakref
 from itertools import pairwise
 from typing import Any
 
@@ -11,15 +10,15 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 from attractor.attention import PRESETS
 from attractor.attention.hooks import capture
 from attractor.errors import InputError
-from attractor.models import SIZES, AKOrNConfig, ItrSAConfig, PreNormItrSAConfig, RecursiveConfig
+from attractor.models import SIZES, AKOrNConfig, FastSlowConfig, ItrSAConfig, PreNormItrSAConfig, RecursiveConfig
+from attractor.models.config import ModelConfig
 from attractor.models.families import model_config
 from attractor.models.recurrent import RecurrentConfig, RecurrentModel
+from attractor.train.memory import LiveStorages
 from tiers import tiered
 
 SHAPE: dict[str, Any] = {"d_model": 32, "n_heads": 4, "max_seq_len": 16, "n_iterations": 5, "d_ff": 24}
@@ -200,10 +199,13 @@ def test_a_label_is_read_out_of_any_state_with_its_padding(pool: str) -> None:
         torch.testing.assert_close(model.read_out(last, real), model(tokens, real=real)[0])
 
 
-@pytest.mark.parametrize("name", ["itrsa", "prenorm", "akorn", "recursive"])
-def test_gates_of_coupling_may_learn_at_a_rate_of_their_own(name: str) -> None:
-    model = built(name, attention="coupled-euler", zero_start=True)
-    gates = {name for name, _ in model.named_parameters() if name.endswith("couple.gate")}
+@pytest.mark.parametrize(
+    "config", [*(CONFIGS[name] for name in ("itrsa", "prenorm", "akorn", "recursive")), FastSlowConfig()]
+)
+def test_gates_of_coupling_may_learn_at_a_rate_of_their_own(config: ModelConfig[Any]) -> None:
+    with torch.device("meta"):
+        model = config.replace(attention="coupled-euler", zero_start=True).build()
+    gates = {name for name, _ in model.named_parameters() if name.endswith("gate")}
     assert gates == set(model.config.own_rate) != set()
 
 
@@ -293,35 +295,11 @@ def test_the_named_sizes_have_their_parameters() -> None:
     assert SIZES["itrsa"].layer_equivalents == 16
 
 
-class PeakOfLive(TorchDispatchMode):
-    """Record the peak of bytes in storages that operations created and that are still alive."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live = self.peak = 0
-        self.known: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in tree_iter(result):
-            if isinstance(tensor, Tensor) and (storage := tensor.untyped_storage()).data_ptr() not in self.known:
-                address, size = storage.data_ptr(), storage.nbytes()
-                self.known.add(address)
-                self.live += size
-                self.peak = max(self.peak, self.live)
-                weakref.finalize(storage, self._forget, address, size)
-        return result
-
-    def _forget(self, address: int, size: int) -> None:
-        self.known.discard(address)
-        self.live -= size
-
-
 def peak_of_a_step(name: str, n_iterations: int, checkpointing: bool) -> int:
     model = built(name, n_iterations=n_iterations, vocab_size=10, d_ff=8).train()
     model.activation_checkpointing = checkpointing
     tokens = boards(64)
-    with PeakOfLive() as seen:
+    with LiveStorages() as seen:
         model.loss(tokens, tokens)[0].backward()
     return seen.peak
 

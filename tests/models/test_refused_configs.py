@@ -113,8 +113,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("slow", {"equilibrium": "deq", "solver_tolerance": 0.0}, "solver_tolerance must be positive, got 0.0"),
     ("slow", {"equilibrium": "passes", "backward_iterations": 2}, "backward_iterations must be None under"),
     ("slow", {"equilibrium": "deq", "backward_iterations": -1}, "backward_iterations must be an integer of at least"),
-    ("slow", {"stream_mixing": "dynamic"}, "stream_mixing must be static with a single stream, got 'dynamic'"),
-    ("slow", {"streams": 2, "stream_mixing": "learned"}, "stream_mixing must be static or dynamic, got 'learned'"),
     ("slow", {"equilibrium": "deq", "dropout": 0.1}, "dropout must be 0 under deq, since dropout would change the"),
     ("slow", {"equilibrium": "passes", "n_post": 0}, "equilibrium must be 'single' with n_post=0, got 'passes'"),
     ("slow", {"fixed_point_loss": 1.0, "n_post": 0}, "fixed_point_loss must be 0 with n_post=0, got 1.0"),

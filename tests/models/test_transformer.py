@@ -82,16 +82,18 @@ OF_OTHER_FAMILIES: list[dict[str, object]] = [
 
 
 @pytest.mark.parametrize("changes", OF_OTHER_FAMILIES)
-def test_other_families_train(changes: dict[str, object]) -> None:
-    model = SMALL.replace(**changes).build(0)
-    loss, _ = model.loss(tokens(), tokens())
-    loss.backward()
+def test_other_families_train_and_decode_and_their_fields_are_stored_only_where_they_are_used(
+    changes: dict[str, object],
+) -> None:
+    """The sequence is shorter than the length beyond which a RoPE scaling depends on the length. If more fields were
+    stored, the config hash of earlier runs would change."""
+    model, asked = SMALL.replace(**changes).build(0), tokens(2, 8)
+    model.loss(asked, asked)[0].backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-
-
-@pytest.mark.parametrize("changes", OF_OTHER_FAMILIES)
-def test_fields_added_for_other_families_are_stored_only_where_they_are_used(changes: dict[str, object]) -> None:
-    """Otherwise the config hash of earlier runs would change."""
+    with torch.no_grad():
+        cache = model.eval().new_cache()
+        parts = [model(part, cache=cache)[0] for part in asked.split([3, 1, 1, 2, 1], dim=1)]
+        torch.testing.assert_close(torch.cat(parts, 1), model(asked)[0], rtol=0, atol=1e-5)
     assert SMALL.replace(**changes).to_dict().keys() - SMALL.to_dict().keys() <= changes.keys()
     assert not {"post_norm", "embedding_scale", "zero_start", "rope_scaling", "qk_norm_eps"} & SMALL.to_dict().keys()
 
@@ -116,16 +118,6 @@ def test_the_scale_of_embeddings_does_not_apply_to_the_tied_readout() -> None:
     logits = scaled(tokens())[0]
     assert torch.equal(scaled.readout, scaled.embedding.weight)
     torch.testing.assert_close(3 * logits, plain(tokens())[0])
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("changes", OF_OTHER_FAMILIES)
-def test_other_families_decode_from_a_cache(changes: dict[str, object]) -> None:
-    """The sequence is shorter than the length beyond which a RoPE scaling depends on the length."""
-    model, asked = SMALL.replace(**changes).build(0).eval(), tokens(2, 8)
-    cache = model.new_cache()
-    parts = [model(part, cache=cache)[0] for part in asked.split([3, 1, 1, 2, 1], dim=1)]
-    torch.testing.assert_close(torch.cat(parts, 1), model(asked)[0], rtol=0, atol=1e-5)
 
 
 def test_decoding_beyond_the_length_of_a_scaling_is_refused_only_with_a_cache() -> None:
@@ -258,23 +250,6 @@ def test_soft_capped_logits_are_those_of_the_loss() -> None:
     torch.testing.assert_close(capped.next_logits(inputs), logits[:, -1])
 
 
-def test_a_model_with_windows_decodes_as_in_the_full_pass() -> None:
-    """Criterion: decoding equals the full pass to 1e-10 in fp64 beyond the windows, with and without padding. After the
-    prompt and after every step, a layer with a window holds W positions."""
-    model = SMALL.replace(window=5, global_layers="every:2", positions="rope").build(0).double().eval()
-    ids = tokens(2, 24)
-    for n_padded in (0, 3):
-        real = torch.arange(24) >= torch.tensor([[0], [n_padded]])
-        whole, _ = model(ids, real=real)
-        cache = model.new_cache()
-        parts = [
-            model(ids[:, :14], cache, real[:, :14])[0],
-            *(model(ids[:, t : t + 1], cache)[0] for t in range(14, 24)),
-        ]
-        torch.testing.assert_close(torch.cat(parts, 1)[real], whole[real], rtol=1e-10, atol=1e-10)
-        assert [layer.n_held for layer in cache.layers] == [5, 24]
-
-
 def test_a_sequence_longer_than_the_learned_positions_is_refused_and_rope_has_no_limit() -> None:
     with pytest.raises(InputError, match=r"max_seq_len .* got 40 for 41 tokens; .*positions='rope'"):
         SMALL.build(0)(tokens(1, 41))
@@ -319,6 +294,8 @@ def test_layers_of_two_mechanisms_decode_and_skip_padding_as_in_the_full_pass(na
             expected = whole[1, at : at + part.shape[1]]
             torch.testing.assert_close(logits[1], expected, rtol=1e-10, atol=1e-10)
             at += part.shape[1]
+        for layer, held in zip(model.layers, cache.layers, strict=True):
+            assert layer.attention.window is None or held.n_held == layer.attention.window < ids.shape[1]
         alone = model(ids[:1, first:])[0][0]
         torch.testing.assert_close(model(ids, real=real)[0][0, first:], alone, rtol=1e-10, atol=1e-10)
     changed = ids.clone()

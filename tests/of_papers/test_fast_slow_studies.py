@@ -1,7 +1,6 @@
 """The studies of FastSlow: their probes measure weights and detect planted faults, and the studies share runs."""
 
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from attractor.train.config import TrainConfig
 from five_papers import STUDIES
 from papers.fast_slow.claims import BUILT
 from papers.fast_slow.probes import structure
-from papers.fast_slow.probes.coupling import constrained, coupling_of_run, gate_at, spheres
+from papers.fast_slow.probes.coupling import constrained, coupling_of_run, gate_at
 from papers.fast_slow.probes.equations import equations_of_run
 from papers.fast_slow.probes.structure import structure_of_run
 from papers.fast_slow.settings import CONSTRAINTS, EQUILIBRIA, SLOW_PATHS
@@ -141,23 +140,16 @@ def test_the_equations_hold_for_generators_and_not_for_a_random_map(small: Train
     assert found["projector"] < 0.05
 
 
-CONSTRAINED: dict[str, dict[str, Any]] = {
-    **{kind: KINDS[kind] for kind in ("4 streams", "unit slow state", "both", "projector and unit slow state")},
-    "dynamic streams": {"streams": 4, "stream_mixing": "dynamic"},
-    "unit pooled state": {"unit_pooled_state": True},
-}
-
-
-@pytest.mark.parametrize("kind", CONSTRAINED)
+@pytest.mark.parametrize("kind", ["4 streams", "unit slow state", "both", "projector and unit slow state"])
 def test_removing_a_constraint_temporarily_leaves_the_model_unchanged(small: TrainConfig, kind: str) -> None:
-    config = small.replace(**CONSTRAINED[kind])
+    config = small.replace(**KINDS[kind])
     model = grown(config)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert "constrained" in coupling_of_run(model, config)["coupling"]
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     model_config = config.model
     assert isinstance(model_config, FastSlowConfig)
-    assert spheres(model) == (model_config.unit_slow_state, model_config.unit_pooled_state)
+    assert model.injection.on_sphere == model_config.unit_slow_state
 
 
 def test_taking_the_constraint_away_changes_only_streams_with_unequal_weights(small: TrainConfig) -> None:

@@ -89,7 +89,8 @@ def test_the_command_ends_with_table_verdict_and_the_page_alone_on_its_last_line
 def test_its_folder_has_all_files_of_a_study_and_no_file_is_outside(
     first: tuple[Path, subprocess.CompletedProcess], tmp_path: Path
 ) -> None:
-    """Criterion: a copy of the folder gives the same record and the same tables."""
+    """Criterion: a copy of the folder gives the same record and the same tables. The page loads nothing from another
+    address, and contains the command that writes it again."""
     out, _ = first
     names = {"study.json", "report.html", "record.json", "table.md", "table.tex", "numbers.tex", "figures", "runs"}
     assert {path.name for path in out.iterdir()} == names
@@ -103,6 +104,10 @@ def test_its_folder_has_all_files_of_a_study_and_no_file_is_outside(
         line.text for line in JudgedStudy(record).verdict()
     ]
     assert str(out.parent) not in (out / "study.json").read_text().replace(record.design.command, "")
+    page = (out / "report.html").read_text()
+    assert " src=" not in page.replace('src="data:', "")
+    assert "<link" not in page
+    assert "attractor compare standard coupled-euler" in page
 
 
 def test_a_pilot_gives_each_row_its_best_rate_and_judges_none(base: TrainConfig, tmp_path: Path) -> None:
@@ -122,14 +127,6 @@ def test_a_pilot_gives_each_row_its_best_rate_and_judges_none(base: TrainConfig,
         attractor.compare("standard", lr=(1e-3, 1e-3), **settings)
     with pytest.raises(InputError, match="unknown match 'parameter'; did you mean 'parameters'"):
         attractor.compare("standard", match="parameter", **settings)
-
-
-def test_the_page_is_self_contained(first: tuple[Path, subprocess.CompletedProcess]) -> None:
-    """Criterion: the page loads nothing from another address, and contains the command that writes it again."""
-    page = (first[0] / "report.html").read_text()
-    assert " src=" not in page.replace('src="data:', "")
-    assert "<link" not in page
-    assert "attractor compare standard coupled-euler" in page
 
 
 def test_every_run_is_a_folder_of_one_mechanism_and_one_seed(
@@ -262,16 +259,6 @@ def test_a_thorough_comparison_resumes_and_is_the_same_from_python(base: TrainCo
     assert attractor.compare("standard", "gated", **settings).legs == [], "without --thorough the report has no legs"
 
 
-def test_more_seeds_continue_the_same_comparison(base: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: neither a run's key nor the default folder depends on the list of seeds, so two comparisons share
-    their runs."""
-    two, three = (planned(asked(base, "standard", "gated", seeds=(0, *more)), tmp_path) for more in ((1,), (1, 2)))
-    assert {job.path for job in two.jobs} < {job.path for job in three.jobs}
-    other = planned(asked(base, "standard", "mla"), tmp_path)
-    shared = {job.path for job in other.jobs} & {job.path for job in two.jobs}
-    assert len(shared) == 4  # the baseline and the control have two seeds each
-
-
 def test_a_larger_vocabulary_than_the_task_demands_is_kept(base: TrainConfig, tmp_path: Path) -> None:
     """The vocabulary that a person requests is not replaced by the smallest possible one."""
     jobs = planned(asked(base.replace(vocab_size=500), "standard", "gated"), tmp_path).jobs
@@ -373,19 +360,6 @@ def test_mechanisms_within_another_family_are_compared_under_its_name(base: Trai
     )
 
 
-def test_a_comparison_in_which_every_run_fails_is_an_error(
-    base: TrainConfig, first: tuple[Path, subprocess.CompletedProcess], tmp_path: Path
-) -> None:
-    root = tmp_path / "copy"
-    for label in ("standard", "uniform"):
-        run = root / "runs" / run_of(first[0], label, 0).name
-        shutil.copytree(run_of(first[0], label, 0), run)
-        (run / "summary.json").unlink()
-        damage_every_checkpoint(run)
-    with pytest.raises(InputError, match="no run finished, so there is nothing to report"):
-        carried_out(asked(base, "standard", seeds=(0,)), root)
-
-
 def test_a_process_that_dies_silently_is_reported(base: TrainConfig, tmp_path: Path) -> None:
     """Criterion: a run killed by force, as for lack of memory, is a failure, and the launcher returns."""
     job = Job(base.replace(n_steps=100_000, eval_every=100_000, attention="gated"), tmp_path / "run")
@@ -400,18 +374,6 @@ def test_a_process_that_dies_silently_is_reported(base: TrainConfig, tmp_path: P
     failures = launch([job], 1, RUNTIME, kill)  # type: ignore[arg-type]
     why = "signal 9 ended its process; it has no checkpoint yet, so the same command starts it anew"
     assert failures == {"gated seed 0": why}
-
-
-def test_another_setting_in_the_same_folder_changes_no_run_and_keeps_the_former_record(
-    base: TrainConfig, first: tuple[Path, subprocess.CompletedProcess], tmp_path: Path
-) -> None:
-    root = tmp_path / "copy"
-    shutil.copytree(first[0], root)
-    before = written(root / "runs")
-    _, said = carried_out(asked(base.replace(lr=0.1), "standard", seeds=(0,)), root)
-    assert "6 of its earlier runs are not part of it now; they are kept" in said
-    assert {path: when for path, when in written(root / "runs").items() if path in before} == before
-    assert len(list((root / "earlier").glob("*.json"))) == 1
 
 
 def test_a_mechanism_that_does_not_fit_is_refused_before_anything_runs(base: TrainConfig, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from attractor.train.checkpoint import best_checkpoint, newest_intact
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
 from processes import living_family
+from same_runs import assert_same_run
 
 RUNTIME = Runtime(device="cpu", threads=1, save_every=20, log_every=5)
 # Ray does not wait for the processes that it starts and kills.
@@ -123,27 +124,6 @@ def kill(job: Job) -> bool:
     return True
 
 
-def same_run(one: Path, other: Path) -> None:
-    """Check that weights, optimizer, metrics and summary are equal in every bit that does not measure time or
-    memory."""
-    measured = {"tokens_per_second", "peak_memory_bytes", "wall_seconds", "train_seconds"}
-    summaries = [RunFolder.open(path).summary() or {} for path in (one, other)]
-    assert summaries[0].keys() == summaries[1].keys()
-    for name in summaries[0].keys() - measured:
-        assert summaries[0][name] == summaries[1][name], name
-    metrics = [
-        [{k: v for k, v in record.items() if k not in measured} for record in RunFolder.open(path).metrics()]
-        for path in (one, other)
-    ]
-    assert metrics[0] == metrics[1]
-    last = [newest_intact(path / "checkpoints", print) for path in (one, other)]
-    assert last[0] is not None
-    assert last[1] is not None
-    assert last[0].name == last[1].name
-    for file in ("model.safetensors", "optimizer.pt"):
-        assert (last[0] / file).read_bytes() == (last[1] / file).read_bytes(), file
-
-
 @pytest.mark.slow
 def test_runs_are_those_of_the_ordinary_loop_and_a_second_launch_has_nothing_to_do(
     ray: Any, base: TrainConfig, at_home: Path, tmp_path: Path
@@ -153,7 +133,7 @@ def test_runs_are_those_of_the_ordinary_loop_and_a_second_launch_has_nothing_to_
     jobs = [Job(base, tmp_path / "a"), Job(base.replace(seed=1), tmp_path / "b")]
     watch = Watch()
     assert launch(jobs, None, RUNTIME, watch) == {}
-    same_run(jobs[0].path, at_home)
+    assert_same_run(jobs[0].path, at_home)
     assert jobs[1].finished
     assert watch.seen[0] == (jobs[: len(watch.seen[0][0])], [])
     assert watch.seen[-1][0] == []
@@ -190,7 +170,7 @@ def test_a_run_whose_worker_is_killed_continues_from_its_checkpoint(
     assert watch.acted
     assert len(sent) == 3, "two launches and one retry"
     train(base, tmp_path / "home", slow)
-    same_run(tmp_path / "run", tmp_path / "home")
+    assert_same_run(tmp_path / "run", tmp_path / "home")
 
 
 @pytest.mark.slow
@@ -245,7 +225,7 @@ def test_a_run_in_a_workers_own_folder_reports_progress_and_returns_complete(
     assert any(0 < step < 400 for step in watch.steps)
     assert list((tmp_path / "scratch").iterdir()) == []
     train(job.config, tmp_path / "home", RUNTIME)
-    same_run(job.path, tmp_path / "home")
+    assert_same_run(job.path, tmp_path / "home")
     best, ours = (best_checkpoint(path / "checkpoints") for path in (tmp_path / "home", job.path))
     assert best is not None
     assert ours is not None
@@ -283,7 +263,7 @@ def test_a_worker_without_the_folder_continues_from_the_parcel(
     assert not (tmp_path / "out of sight").exists()
     assert outcome.archive is not None
     unpack(outcome.archive, tmp_path / "back")
-    same_run(tmp_path / "back", at_home)
+    assert_same_run(tmp_path / "back", at_home)
     carried_on = (RunFolder.open(tmp_path / "back").summary() or {})["wall_seconds"]
     assert carried_on > 0
 

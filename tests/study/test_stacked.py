@@ -317,16 +317,9 @@ def test_a_non_finite_step_is_skipped_by_its_seed_alone(
     assert train_stacked(jobs, runtime) == {}
     for job in jobs:
         train(job.config, tmp_path / job.path.name, runtime)
-    assert_same_run(jobs[0].path, tmp_path / "seed0", config)
-    records, expected = (RunFolder.open(path).metrics() for path in (jobs[1].path, tmp_path / "seed1"))
-    (skipped,) = [record for record in records if record["step"] == 4]
+        assert_same_run(job.path, tmp_path / job.path.name, config)
+    (skipped,) = [record for record in RunFolder.open(jobs[1].path).metrics() if record["step"] == 4]
     assert (skipped["loss"], skipped["skipped_steps"]) == (None, 1)
-    for record, wanted in zip(records, expected, strict=True):
-        for name in record.keys() - {"tokens_per_second"}:
-            assert same(record[name], wanted[name])
-    found, wanted = weights(jobs[1].path, config), weights(tmp_path / "seed1", config)
-    for w, v in zip(found.parameters(), wanted.parameters(), strict=True):
-        torch.testing.assert_close(w, v, **WEIGHTS)
     newest = checkpoint.list_checkpoints(jobs[1].path / "checkpoints")[-1]
     state = torch.load(newest / "optimizer.pt", weights_only=True)["optimizer"]["state"]
     assert {int(values["step"]) for values in state.values()} == {11}
@@ -510,9 +503,9 @@ def test_runs_that_cannot_be_stacked_have_a_reason(
 
 def test_runs_of_a_group_differ_only_in_the_seed(text: TrainConfig, recall: TrainConfig, tmp_path: Path) -> None:
     kinds = [text, text.replace(lr=1e-3), text.replace(attention="gated"), recall]
-    jobs = [Job(kind.replace(seed=s), tmp_path / f"{k}{s}") for s in range(5) for k, kind in enumerate(kinds)]
-    found = groups(jobs, max_stack=3)
-    assert sorted(len(group) for group in found) == [2, 2, 2, 2, 3, 3, 3, 3]
+    jobs = [Job(kind.replace(seed=s), tmp_path / f"{k}{s}") for s in range(10) for k, kind in enumerate(kinds)]
+    found = groups(jobs)
+    assert sorted(len(group) for group in found) == [2, 2, 2, 2, 8, 8, 8, 8]
     assert all(len({job.config.replace(seed=0) for job in group}) == 1 for group in found)
     assert sorted(job.path.name for group in found for job in group) == sorted(job.path.name for job in jobs)
     with pytest.raises(InputError, match="differ by their seed alone"):

@@ -132,19 +132,6 @@ def test_a_record_continues_a_share_that_has_none_of_its_runs(corpus, tmp_path):
     assert whole.finished == 4
 
 
-def test_rows_are_carried_out_alone_and_the_others_later(corpus, tmp_path):
-    whole = study(corpus, seeds=(0,))
-    first, _, said = carried_out(whole, tmp_path, rows=("gated",))
-    assert "1 of 2 runs" in said
-    assert [(cell.row, len(cell.outcomes), len(cell.missing)) for cell in first.cells] == [
-        ("standard", 0, 1),
-        ("gated", 1, 0),
-    ]
-    both, _, said = carried_out(whole, tmp_path)
-    assert "1 of 2 runs were finished before" in said
-    assert both.finished == 2
-
-
 def test_cells_are_carried_out_by_their_rows_and_columns(corpus, tmp_path):
     grid = study(corpus, seeds=(0,), columns=axis("lr", 1e-3, 2e-3))
     first, _, said = carried_out(grid, tmp_path, rows=("gated",), columns=("0.002",))

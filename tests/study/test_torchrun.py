@@ -4,7 +4,9 @@ import ipaddress
 import os
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,14 +14,16 @@ from pathlib import Path
 import pytest
 
 from attractor.errors import InputError, RunInterrupted
+from attractor.files import MACHINE
 from attractor.runs.run_folder import RunFolder
 from attractor.study.launch import Job, carry_out
 from attractor.study.torchrun import launch
 from attractor.train import ranks
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import Run
-from attractor.train.ranks import Ranks
+from attractor.train.ranks import Ranks, remove_left_folders
 from attractor.train.trainer import StepResult
+from stress.rank_faults import CASES, disturb
 
 LISTENS = "0A"  # this is the state of a listening socket in /proc/net/tcp
 on_linux = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="processes are seen through /proc")
@@ -196,3 +200,22 @@ def test_a_batch_that_does_not_divide_is_refused_before_anything_starts(base: Tr
     with pytest.raises(InputError, match="divisible by the number of processes, 3, got 4 / 1"):
         launch([Job(base, tmp_path / "run")], 3, RUNTIME, ignore)
     assert not (tmp_path / "run").exists()
+
+
+def test_folders_of_killed_launchers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Criterion: those of living processes and of other machines stay."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    names = {f"{MACHINE}-{ended.pid}-a": False, f"{MACHINE}-{os.getpid()}-b": True, "0-1-c": True}
+    for name in names:
+        (tmp_path / f"attractor-ranks-{name}" / "in").mkdir(parents=True)
+    remove_left_folders()
+    assert {name: (tmp_path / f"attractor-ranks-{name}").exists() for name in names} == names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("started_by", "fault"), CASES)
+def test_a_fault_of_one_rank_ends_all_and_loses_nothing(started_by: str, fault: str, tmp_path: Path) -> None:
+    """Criterion: that of `disturb`. A rank that hangs costs its run the time limit, not more."""
+    disturb(tmp_path / "faulty", started_by, fault)

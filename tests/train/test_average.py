@@ -73,10 +73,3 @@ def test_checkpoints_and_validation_use_the_average(config: TrainConfig, runtime
     run.model.load_state_dict(found["weights"])
     run.average = None
     assert run.evaluation("valid").loss == summary["valid_loss"]
-
-
-def test_an_average_with_decay_zero_equals_the_weights(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
-    summaries = [train(config.replace(ema=ema), tmp_path / str(ema), runtime) for ema in (0.0, None)]
-    assert summaries[0]["valid_loss"] == summaries[1]["valid_loss"]
-    weights = [newest_tensors(tmp_path / name)["weights"] for name in ("0.0", "None")]
-    assert all(torch.equal(weights[0][name], tensor) for name, tensor in weights[1].items())

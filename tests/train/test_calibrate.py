@@ -20,6 +20,7 @@ from attractor.study.launch import Job, launch
 from attractor.tasks.text import Text
 from attractor.train.calibrate import CalibrationError, calibrate, occasions
 from attractor.train.config import Runtime, TrainConfig
+from tiers import fast_alone
 
 RUNTIME = Runtime(device="cpu", threads=1)
 # The model is so wide and long that activations outweigh the rest.
@@ -35,7 +36,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     return folder
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", fast_alone(MEASURED, "standard", "differential"))
 def test_the_estimated_memory_is_that_of_the_run(name: str, corpus: str, tmp_path: Path, temporary: Path) -> None:
     """Criterion: the estimate is within 20% of the summary of a run in a process of its own. The run has two steps,
     which are measured however slow the machine is."""

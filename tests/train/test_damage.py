@@ -46,12 +46,6 @@ def resumed(config, path):
     return [note for note in listening.notes if note.startswith("damaged")]
 
 
-def test_an_intact_run_is_left_as_it_is(config, run):
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    assert resumed(config, run) == []
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-
-
 def test_a_damaged_run_ends_as_an_undamaged_one(config, whole, run):
     folder = run
     newest = list_checkpoints(folder / "checkpoints")[-1]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from same_runs import Listening
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from attractor.models import FastSlow, FastSlowConfig
 from attractor.models.diagnostics import Diagnostics, summary_of_diagnostics
@@ -224,11 +223,6 @@ def test_an_equilibrium_that_is_not_reached_is_reported_once(
     assert [r["step"] for r in diagnosed(tmp_path) if r.get("unsolved", 0) > 0] == [5, 10, 12]
 
 
-def test_a_run_without_diagnostics_has_no_trajectories() -> None:
-    assert summary_of_diagnostics([{"step": 1, "loss": 2.0}]) == {}
-    assert trajectories([{"step": 1, "loss": 2.0}]) == {}
-
-
 def test_non_finite_numbers_are_left_out_and_the_others_stay() -> None:
     """Criterion: a record has null for an infinite number, and keeps the other numbers."""
     look = {"step": 4, "gate": -0.25, "slow_memory": [8.0, None], "residual": [[3.0, 0.5], [1.0, 0.25]]}
@@ -236,6 +230,7 @@ def test_non_finite_numbers_are_left_out_and_the_others_stay() -> None:
     assert summary_of_diagnostics([{"step": 2, "gate": 0.5}, look]) == expected
     found = trajectories([{"step": 2, "gate": 0.5}, look])
     assert found == {"gate": [[2, 0.5], [4, -0.25]], "residual": [[4, 0.375]]}
+    assert summary_of_diagnostics([{"step": 1, "loss": 2.0}]) == trajectories([{"step": 1, "loss": 2.0}]) == {}
 
 
 @pytest.mark.parametrize("n_looks", [1, MOST_LOOKS, MOST_LOOKS + 1, 1000])
@@ -250,25 +245,6 @@ def test_trajectories_are_short_evenly_spaced_and_end_at_the_end(n_looks: int) -
     assert len({after - before for before, after in pairwise(steps)}) <= 1
     assert found["gate"][0][1] == 0.3333
     assert found["max_logit"][-1][1] == max(n_looks, 2)
-
-
-@pytest.mark.slow
-def test_tensorboard_shows_the_diagnostics(fast_slow: TrainConfig, tmp_path: Path) -> None:
-    """Criterion: each call has its number, and each round the largest residual of its evaluations."""
-    train(fast_slow.replace(equilibrium="anderson"), tmp_path, replace(LOOKING, tensorboard=True))
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    for look in (r for r in diagnosed(tmp_path) if "gate" in r):
-        at_step = {
-            tag: event.value
-            for tag in events.Tags()["scalars"]
-            for event in events.Scalars(tag)
-            if event.step == look["step"]
-        }
-        assert at_step["gate"] == pytest.approx(look["gate"])
-        for call, memory in enumerate(look["slow_memory"]):
-            assert at_step[f"slow_memory/{call}"] == pytest.approx(memory)
-        for number, trace in enumerate(look["residual"]):
-            assert at_step[f"residual/{number}"] == pytest.approx(max(trace))
 
 
 def test_a_number_that_was_not_finite_is_null_in_the_summary() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from same_runs import assert_same_run, newest_tensors
+from same_runs import assert_same_run, newest_tensors, train_in_parts
 from torch import Tensor
 
 from attractor.errors import InputError, RunInterrupted, RunStopped
@@ -228,12 +228,8 @@ def test_a_rolled_back_run_that_is_interrupted_equals_one_that_is_not(
     config = config.replace(max_bad_steps=2, **VARIANTS[variant])
     whole = train(config, tmp_path / "whole", ROLLBACK)
     assert whole["data_skipped"] == [[3, 3, 6], [3, 6, 9]]
-    interrupt_during([1, 4, 7, 10])
-    for _ in range(4):
-        with pytest.raises(RunInterrupted):
-            train(config, tmp_path / "parts", replace(ROLLBACK, save_every_minutes=1e-9))
-        torch.manual_seed(7)
-    train(config, tmp_path / "parts", replace(ROLLBACK, save_every_minutes=1e-9))
+    runtime = replace(ROLLBACK, save_every_minutes=1e-9)
+    train_in_parts(config, tmp_path / "parts", runtime, interrupt_during, 1, 4, 7, 10)
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 

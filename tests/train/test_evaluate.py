@@ -13,7 +13,7 @@ from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models import Transformer
 from attractor.tasks import Batch
 from attractor.train.config import TrainConfig
-from attractor.train.evaluate import Evaluation, evaluate
+from attractor.train.evaluate import Evaluation, validate
 
 
 class Batches:
@@ -55,7 +55,7 @@ def directly(model: Transformer, *batches: Batch) -> tuple[Tensor, Tensor]:
 
 
 def measure(model: Transformer, *batches: Batch) -> Evaluation:
-    return evaluate(model, Batches(*batches), 4, None)  # type: ignore[arg-type]
+    return validate(model, Batches(*batches), TrainConfig())  # type: ignore[arg-type]
 
 
 def test_loss_accuracy_and_gain_follow_their_definitions(model: Transformer) -> None:
@@ -91,7 +91,8 @@ def test_no_gain_is_reported_where_the_two_ranges_overlap_or_are_empty(model: Tr
 
 def test_the_size_of_batches_changes_nothing(config: TrainConfig, model: Transformer) -> None:
     task = config.task.build(16, 0)
-    results = [evaluate(model, task, size, None) for size in (1, 7, 64)]
+    configs = [config.replace(batch_size=size, eval_batches=None) for size in (1, 7, 64)]
+    results = [validate(model, task, each) for each in configs]
     assert [r.accuracy for r in results] == [results[0].accuracy] * 3
     assert [r.loss for r in results] == pytest.approx([results[0].loss] * 3, rel=1e-6)
 

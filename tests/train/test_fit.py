@@ -13,7 +13,6 @@ from attractor.train import fit
 from attractor.train.calibrate import OutOfMemory
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.fit import FreeMemory, auto_batch, free_by_limit, free_bytes
-from attractor.train.loop import train
 from attractor.train.memory import ProcessLayout, planned_memory
 
 MODEL = TransformerConfig(vocab_size=320, d_model=32, n_heads=4, n_layers=1, d_ff=64, max_seq_len=64)
@@ -141,19 +140,6 @@ def test_auto_finds_the_largest_micro_batch_and_keeps_the_batch(factor: float, m
         n for n in (1, 2, 3, 4, 6, 12) if memory_of(int(factor * needed)).holds(CONFIG.replace(accumulation=n), margin)
     ]
     assert found.accumulation == min(fitting, default=12)
-
-
-def test_auto_trains_as_the_same_numbers_given_by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with_free(monkeypatch, int(fit.RESERVED + 0.6 * fit.MARGINS["cpu"] * planned_memory(CONFIG).total))
-    found = auto_batch(CONFIG, Runtime("cpu"), ProcessLayout())
-    assert found.accumulation > 1
-    by_hand = CONFIG.replace(accumulation=found.accumulation)
-    runtime = Runtime("cpu", threads=1)
-    assert (
-        train(found, tmp_path / "auto", runtime)["valid_loss"]
-        == train(by_hand, tmp_path / "given", runtime)["valid_loss"]
-    )
-    assert (tmp_path / "auto/config.json").read_text() == (tmp_path / "given/config.json").read_text()
 
 
 def test_auto_refuses_a_run_that_does_not_fit_with_one_sequence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,6 @@ from attractor.errors import RunInterrupted
 from attractor.train.interrupt import SIGNALS, StopRequest
 
 
-def test_signals_that_end_jobs_are_handled() -> None:
-    assert set(SIGNALS) == {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1}
-
-
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_repeated_signal_changes_nothing(number: signal.Signals) -> None:
     """Criterion: signals after the first raise nothing, and the first one is reported."""

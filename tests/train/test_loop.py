@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from same_runs import Listening, assert_same_run, build_run, newest_tensors, same, without_measured
+from same_runs import Listening, assert_same_run, build_run, newest_tensors, same, train_in_parts, without_measured
 from torch import Tensor
 
 from attractor.attention import PRESETS
@@ -82,12 +82,7 @@ def test_an_interrupted_run_ends_bit_for_bit_as_an_uninterrupted_one(
     probe."""
     config, runtime = config.replace(**VARIANTS[variant]), replace(runtime, telemetry_every=4)
     train(config, tmp_path / "whole", runtime)
-    interrupt_during([2, 7])
-    for after in (3, 8):
-        with pytest.raises(RunInterrupted, match=f"interrupted after step {after}, saved"):
-            train(config, tmp_path / "parts", runtime)
-        torch.manual_seed(after)  # a new process has another random state
-    train(config, tmp_path / "parts", runtime)
+    train_in_parts(config, tmp_path / "parts", runtime, interrupt_during, 2, 7)
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
@@ -348,20 +343,6 @@ def test_half_precision_learns_and_keeps_fp32_master_weights(
     moments = [value for state in tensors["optimizer"]["state"].values() for value in state.values()]
     assert {t.dtype for t in [*tensors["weights"].values(), *moments]} == {torch.float32}
     assert ("scale" in tensors["scaler"]) == (precision == "fp16")
-
-
-def test_the_scaler_resumes_from_its_state(
-    config: TrainConfig, runtime: Runtime, tmp_path: Path, interrupt_during: Interrupt
-) -> None:
-    config = config.replace(precision="fp16")
-    interrupt_during([6])
-    with pytest.raises(RunInterrupted):
-        train(config, tmp_path, runtime)
-    before = newest_tensors(tmp_path)["scaler"]
-    run = build_run(config, tmp_path, runtime)
-    run.checkpoints.restore()
-    assert run.scaler.state_dict() == before
-    assert before["_growth_tracker"] == 7
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from attractor.train.optimizer import optimizer_groups
 
 TINY = TransformerConfig(vocab_size=32, d_model=32, n_heads=4, n_layers=1, d_ff=24)
 MAPS = (nn.Linear, nn.Embedding, LearnedPositions)
-COUPLED = tuple(name for name in PRESETS if name.startswith("coupled"))
 
 
 class Foreign(nn.Module):
@@ -80,21 +79,6 @@ def test_only_matrices_of_a_foreign_model_decay() -> None:
     assert {"embedding.weight", "theirs.in_proj_weight", "theirs.out_proj.weight"} <= decaying
     assert {"ours.couple.tau", "norm.weight", "norm.bias", "readout.bias"} <= decay.keys() - decaying
     assert "readout.weight" not in decay
-
-
-@pytest.mark.parametrize("attention", COUPLED)
-def test_step_sizes_never_decay(attention: str) -> None:
-    """With zero gradients only decay moves parameters. In a single group, AdamW would move tau."""
-    for model in (TINY.replace(attention=attention).build(), Foreign(attention)):
-        taus = {name: parameter for name, parameter in model.named_parameters() if name.endswith("tau")}
-        before = {name: tau.detach().clone() for name, tau in taus.items()}
-        for groups, stays in ((attractor.parameter_groups(model, 0.5), True), (model.parameters(), False)):
-            optimizer = AdamW(groups, lr=0.1, weight_decay=0.5)
-            for parameter in model.parameters():
-                parameter.grad = torch.zeros_like(parameter)
-            optimizer.step()
-            assert taus
-            assert all(torch.equal(tau, before[name]) == stays for name, tau in taus.items())
 
 
 def test_the_groups_are_those_of_a_run() -> None:

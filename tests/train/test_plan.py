@@ -54,11 +54,6 @@ def test_a_token_attends_to_all_keys_without_causality() -> None:
     assert forward_flops(SMALL.replace(causal=False), 7) == causal | {"score": causal["score"] * 7 / 4}
 
 
-def test_two_layers_double_the_cost_of_a_layer() -> None:
-    one, two = forward_flops(SMALL, 7), forward_flops(SMALL.replace(n_layers=2), 7)
-    assert two == {part: n if part == "readout" else 2 * n for part, n in one.items()}
-
-
 def test_a_token_sees_at_most_its_window_in_a_layer_that_has_one() -> None:
     """Criterion: with a window of 3, the 7 tokens attend to 1 + 2 + 5 x 3 = 18 keys. Blocks over a long sequence count
     only the keys inside the window."""
@@ -75,15 +70,12 @@ def test_mixing_of_streams_counts_beside_the_parts_of_a_single_stream() -> None:
     other parts, the readout among them, nothing changes."""
     single = FastSlowConfig(vocab_size=10, d_model=8, n_heads=2, d_ff=6, max_seq_len=8, pool_factor=3)
     plain = forward_flops(single, 8)
-    last = 0.0
-    for mixing in ("static", "dynamic"):
-        mixed = forward_flops(single.replace(streams=2, stream_mixing=mixing), 8)
-        assert mixed["norms"] > last
-        assert mixed["slow path"] > plain["slow path"]
-        last = mixed["norms"]
-        assert {part: n for part, n in mixed.items() if part not in ("norms", "slow path")} == pytest.approx(
-            {part: n for part, n in plain.items() if part != "slow path"}
-        )
+    mixed = forward_flops(single.replace(streams=2), 8)
+    assert mixed["norms"] > 0
+    assert mixed["slow path"] > plain["slow path"]
+    assert {part: n for part, n in mixed.items() if part not in ("norms", "slow path")} == pytest.approx(
+        {part: n for part, n in plain.items() if part != "slow path"}
+    )
 
 
 def test_flops_of_two_timescales_are_those_of_each_part_times_its_number_of_runs() -> None:

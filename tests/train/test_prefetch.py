@@ -1,19 +1,17 @@
 """Prefetched batches are the same in the same order, few at a time, and none remains when a run ends."""
 
-import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-import torch
-from same_runs import assert_same_run
+from same_runs import assert_same_run, train_in_parts
 
-from attractor.errors import RunInterrupted, WritingError
+from attractor.errors import WritingError
 from attractor.tasks.text import TextTask
 from attractor.train import loop
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.loop import Run, train
+from attractor.train.loop import train
 from attractor.train.prefetch import AHEAD, prefetched
 
 
@@ -82,30 +80,25 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def test_a_run_is_the_same_with_and_without_prefetching(
-    config: TrainConfig, runtime: Runtime, tmp_path: Path, ahead: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    config: TrainConfig,
+    runtime: Runtime,
+    tmp_path: Path,
+    ahead: Callable[[], None],
+    interrupt_during: Callable[[Iterable[int]], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Criterion: runs agree to the bit, also when interrupted and resumed, and another thread prepares the batches."""
     train(config, tmp_path / "own", runtime)
     ahead()
     makers = set()
-    train_batch, take_step = TextTask.train_batch, Run.take_step
+    train_batch = TextTask.train_batch
 
     def watched(task: TextTask, step: int, batch_size: int):  # type: ignore[no-untyped-def]
         makers.add(threading.current_thread())
         return train_batch(task, step, batch_size)
 
-    def interrupted(run: Run):  # type: ignore[no-untyped-def]
-        if run.step == 6:
-            monkeypatch.setattr(Run, "take_step", take_step)
-            signal.raise_signal(signal.SIGINT)
-        return take_step(run)
-
     monkeypatch.setattr(TextTask, "train_batch", watched)
-    monkeypatch.setattr(Run, "take_step", interrupted)
-    with pytest.raises(RunInterrupted, match="interrupted after step 7"):
-        train(config, tmp_path / "ahead", runtime)
-    torch.manual_seed(1)
-    train(config, tmp_path / "ahead", runtime)
+    train_in_parts(config, tmp_path / "ahead", runtime, interrupt_during, 6)
     assert_same_run(tmp_path / "own", tmp_path / "ahead")
     assert threading.main_thread() not in makers
     assert not batch_threads()

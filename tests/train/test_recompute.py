@@ -8,12 +8,11 @@ import pytest
 import torch
 from same_runs import build_run, same
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attractor.models import FastSlowConfig, TransformerConfig
 from attractor.models.language_model import LanguageModel
 from attractor.train.config import Runtime, TrainConfig
+from attractor.train.memory import LiveStorages
 from attractor.train.recompute import MANY, SAVED_OPS, is_expensive
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -59,26 +58,16 @@ def test_gradients_are_the_same_to_the_bit(config: Any, precision: torch.dtype |
     assert same(found[0], found[2])
 
 
-class Seen(TorchDispatchMode):
-    """Count operations by name, and track the memory of their results without keeping it alive."""
+class Seen(LiveStorages):
+    """Count operations by name, and the memory of their results."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls = Counter[str]()
-        self.made: dict[int, tuple[StorageWeakRef, int]] = {}
 
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.calls[str(operator.overloadpacket)] += 1
-        made = operator(*args, **(kwargs or {}))
-        for x in made if isinstance(made, tuple | list) else [made]:
-            if isinstance(x, Tensor):
-                storage = x.untyped_storage()
-                self.made[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
-        return made
-
-    @property
-    def held_bytes(self) -> int:
-        return sum(nbytes for reference, nbytes in self.made.values() if not reference.expired())
+    def __torch_dispatch__(self, operation: Any, *arguments: Any) -> Any:
+        self.calls[str(operation.overloadpacket)] += 1
+        return super().__torch_dispatch__(operation, *arguments)
 
 
 def passes(model: LanguageModel) -> tuple[Seen, Seen]:
@@ -86,7 +75,7 @@ def passes(model: LanguageModel) -> tuple[Seen, Seen]:
     tokens = torch.randint(0, 320, (2, 65), generator=torch.Generator().manual_seed(0))
     with Seen() as forward:
         loss, _ = model.loss(tokens[:, :-1], tokens[:, 1:])
-    forward.calls["bytes"] = forward.held_bytes
+    forward.calls["bytes"] = forward.now
     with Seen() as backward:
         loss.backward()
     return forward, backward

@@ -1,29 +1,20 @@
-"""Interventions on attention as fields of a run take effect, on any number of processes, and resume exactly.
-
-Two processes run the cases of SPREAD together, and this process runs their counterparts alone.
-"""
+"""Interventions on attention as fields of a run take effect, and resume exactly."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from same_runs import assert_same_run, build_run, newest_tensors, same
+from same_runs import assert_same_run, build_run, newest_tensors, same, train_in_parts
 
 from attractor.control.regularize import REGULARIZERS
-from attractor.errors import RunInterrupted
-from attractor.models import AKOrNConfig, ItrSAConfig, TransformerConfig
+from attractor.models import AKOrNConfig, ItrSAConfig
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
-from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.distributed import World
-from attractor.train.interventions import Interventions, Penalty, regularizer_weight
+from attractor.train.interventions import Penalty, regularizer_weight
 from attractor.train.loop import train
-from attractor.train.optimizer import build_optimizer
-from several_processes import together
 from tiers import fast_alone
 
 RUNTIME = Runtime(device="cpu", log_every=1, telemetry_every=4)
@@ -51,7 +42,6 @@ CASES: dict[str, dict[str, Any]] = {
     "single": {"regularizer": "energy-single", "n_heads": 1},
     "multi": {"regularizer": "energy-multi", "regularizer_weight": 0.1},
 }
-SPREAD = ("spectral", "single")  # regularizers that run on two processes
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
@@ -74,11 +64,7 @@ def test_each_changes_the_run_and_resumes_exactly(
         without = changed.replace(regularizer=None, regularizer_weight=None)
     train(without, tmp_path / "without", RUNTIME)
     train(changed, tmp_path / "whole", RUNTIME)
-    interrupt_during([3, 8])
-    for _ in range(2):
-        with pytest.raises(RunInterrupted):
-            train(changed, tmp_path / "parts", RUNTIME)
-    train(changed, tmp_path / "parts", RUNTIME)
+    train_in_parts(changed, tmp_path / "parts", RUNTIME, interrupt_during, 3, 8)
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
     assert not same(weights(tmp_path / "without"), weights(tmp_path / "whole"))
     assert RunFolder.open(tmp_path / "whole").config == changed.identity(changed.build_task())
@@ -99,8 +85,9 @@ def test_a_model_without_scores_trains_as_without_the_intervention(config: Train
     """Criterion: the control of a study has the same weights to the bit."""
     config = config.replace(attention="uniform")
     train(config, tmp_path / "without", RUNTIME)
-    train(config.replace(quack=0.1, qk_clip=1.0), tmp_path / "with", RUNTIME)
+    train(config.replace(quack=0.1, qk_clip=1.0, regularizer="spectral"), tmp_path / "with", RUNTIME)
     assert same(weights(tmp_path / "without"), weights(tmp_path / "with"))
+    assert not penalties(tmp_path / "with")
 
 
 def test_a_run_without_interventions_keeps_its_name(config: TrainConfig) -> None:
@@ -209,70 +196,3 @@ def test_the_default_weights_are_the_published_ones(config: TrainConfig) -> None
         ("akorn", "energy-multi"): 1e-4,
     }
     assert regularizer_weight(config.replace(regularizer="energy-multi", regularizer_weight=0.0)) == 0.0
-
-
-def test_the_control_of_a_comparison_trains_without_a_penalty(config: TrainConfig) -> None:
-    control = config.replace(regularizer="spectral", attention="uniform")
-    model = control.model.build(0)
-    assert Interventions(control, model, build_optimizer(model, control)).penalty is None
-
-
-def spread_config(case: str, corpus: str) -> TrainConfig:
-    model = TransformerConfig(
-        vocab_size=320, d_model=32, n_heads=4, n_layers=2, d_ff=48, max_seq_len=64, positions="rope"
-    )
-    base = TrainConfig(
-        model=model,
-        task=Text(corpus),
-        n_steps=4,
-        batch_size=8,
-        accumulation=2,
-        seq_len=16,
-        warmup_steps=3,
-        eval_every=4,
-        eval_batches=2,
-    )
-    return base.replace(**CASES[case])
-
-
-@pytest.fixture(scope="module")
-def spread(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("spread")
-    for case in SPREAD:
-        train(spread_config(case, corpus), root / "one" / case, RUNTIME)
-    together(2, train_all, root, corpus)
-    return root
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-@pytest.mark.parametrize("case", SPREAD)
-def test_two_processes_compute_what_one_computes(spread: Path, case: str, parallel: str) -> None:
-    """Criterion: weights agree as vectors to 1e-4 and penalties to 1e-5, since Adam magnifies the rounding of single
-    entries. Both processes record the same penalties to the bit."""
-    one, two = weights(spread / "one" / case), weights(spread / parallel / case)
-    assert one.keys() == two.keys()
-    for name, wanted in one.items():
-        assert float((two[name] - wanted).norm()) <= 1e-4 * float(wanted.norm()), name
-    alone = penalties(spread / "one" / case)
-    assert penalties(spread / parallel / case) == pytest.approx(alone, rel=1e-5)
-    said = [(spread / f"{parallel}-{case}-{rank}.txt").read_text() for rank in range(2)]
-    assert said[0] == said[1]
-
-
-def train_all(root: Path, corpus: str) -> None:
-    """Run all cases as one of two processes."""
-    rank, add_gradients = World.from_environment().rank, Penalty.add_gradients
-    found: list[str] = []
-
-    def noted(penalty: Penalty) -> torch.Tensor:
-        value = add_gradients(penalty)
-        found.append(value.item().hex())
-        return value
-
-    Penalty.add_gradients = noted  # type: ignore[method-assign]
-    for parallel in ("ddp", "fsdp"):
-        for case in SPREAD:
-            found.clear()
-            train(spread_config(case, corpus), root / parallel / case, replace(RUNTIME, parallel=parallel, threads=1))
-            (root / f"{parallel}-{case}-{rank}.txt").write_text("\n".join(found))

@@ -31,7 +31,7 @@ def coupling_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]
     measured: dict[str, Any] = {"trained_parameters": trained}
     if coupled(model):
         measured["worth"] = worth(model, config)
-    if isinstance(model, FastSlow) and (model.config.streams > 1 or any(spheres(model))):
+    if isinstance(model, FastSlow) and (model.config.streams > 1 or model.injection.on_sphere):
         measured["constrained"] = constrained(model, config)
     return {"coupling": measured}
 
@@ -60,25 +60,19 @@ def constrained(model: FastSlow, config: TrainConfig) -> float:
     return float((free - logits).norm() / logits.norm())
 
 
-def spheres(model: FastSlow) -> tuple[bool, bool]:
-    """Return whether the output and the input of the slow path lie on the unit sphere."""
-    return model.injection.on_sphere, model.pooled_on_sphere
-
-
 @contextmanager
 def unconstrained(model: FastSlow) -> Iterator[None]:
     """Within the block, take slow states off the sphere, and write equally to all residual streams."""
-    endings = ("_mixing.write_weights", "_mixing.of_input.weight")
-    written = [weights for name, weights in model.named_parameters() if name.endswith(endings)]
-    as_trained, on_sphere = [weights.detach().clone() for weights in written], spheres(model)
+    written = [weights for name, weights in model.named_parameters() if name.endswith("_mixing.write_weights")]
+    as_trained, on_sphere = [weights.detach().clone() for weights in written], model.injection.on_sphere
     try:
         with torch.no_grad():
             for weights in written:
                 weights.zero_()
-        model.injection.on_sphere = model.pooled_on_sphere = False
+        model.injection.on_sphere = False
         yield
     finally:
-        model.injection.on_sphere, model.pooled_on_sphere = on_sphere
+        model.injection.on_sphere = on_sphere
         with torch.no_grad():
             for weights, trained in zip(written, as_trained, strict=True):
                 weights.copy_(trained)

@@ -68,8 +68,7 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except RankLostError as lost:
-        if lost.speaks:
-            print(lost, file=sys.stderr)
+        print(lost, file=sys.stderr)
         time.sleep(2.0)  # torchrun names the first process that ends as the cause
         end_streams()
         os._exit(lost.exit_code)  # Python would wait for threads of the broken process group, or abort in them

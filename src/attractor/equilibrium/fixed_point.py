@@ -26,7 +26,6 @@ arXiv 2606.16730). (6) is its equation (2), where c is the injection, and (7) it
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -34,15 +33,41 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attractor.errors import require, unknown
+from attractor.errors import require, require_count, unknown
 
 METHODS = ("single", "passes", "anderson", "deq", "forced", "forced-deq")
 IMPLICIT = ("deq", "forced-deq")  # their gradient is that of the solution, (5)
 MIXED = ("anderson", *IMPLICIT)
 FORCED = ("forced", "forced-deq")  # they take c
+# The options of a solver: the least whole number, the value under all other methods, and the methods that read it.
+OPTIONS: dict[str, tuple[int | None, float | None, tuple[str, ...]]] = {
+    "n_iterations": (1, 1, METHODS[1:]),
+    "depth": (1, 1, MIXED),
+    "tolerance": (None, 1e-3, METHODS[1:]),
+    "backward_iterations": (0, None, IMPLICIT),
+}
 
 # (state B T ..., number of the evaluation from 0) -> F(state). Each evaluation may have its own cache.
 Step = Callable[[Tensor, int], Tensor]
+
+
+def require_options(field: str, **options: Any) -> None:
+    """Refuse an unknown method, whose field has this name, and options out of range or that the method does not read.
+
+    A config may name an option with `solver_` before it.
+    """
+    method = options.pop(field)
+    if method not in METHODS:
+        raise unknown(field, method, METHODS)
+    for name, value in options.items():
+        least, fixed, methods = OPTIONS[name.removeprefix("solver_")]
+        if least is None:
+            require(value > 0, name, "positive", value, "1e-3 suits training")
+        elif value is not None or fixed is not None:
+            require_count(name, value, least, "give a larger one")
+        choice = " or ".join(f"'{reader}'" for reader in methods)
+        free = method in methods or value == fixed
+        require(free, name, f"{fixed} under {field} '{method}'", value, f"choose {field} {choice}")
 
 
 @dataclass(frozen=True)
@@ -69,35 +94,13 @@ class Equilibrium:
 @dataclass(frozen=True)
 class Solver:
     method: str = "single"
-    n_iterations: int = 1
+    n_iterations: int = 1  # calls of `step`; under the methods of IMPLICIT only the last one has a graph
     depth: int = 1  # of (3), under the methods of MIXED
     tolerance: float = 1e-3  # residual below which a token counts as solved; it stops nothing
     backward_iterations: int | None = None  # of (5); None: n_iterations; 0: v = g
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise unknown("method", self.method, METHODS)
-        for field, least in (("n_iterations", 1), ("depth", 1), ("backward_iterations", 0)):
-            value = getattr(self, field)
-            fits = (isinstance(value, Integral) and int(value) >= least) or (field, value) == (
-                "backward_iterations",
-                None,
-            )
-            require(fits, field, f"an integer of at least {least}", value, "give a larger one")
-        require(self.tolerance > 0, "tolerance", "positive", self.tolerance, "1e-3 suits training")
-        for field, fixed, methods in (
-            ("n_iterations", 1, METHODS[1:]),
-            ("depth", 1, MIXED),
-            ("backward_iterations", None, IMPLICIT),
-        ):
-            value, choice = getattr(self, field), " or ".join(f"'{method}'" for method in methods)
-            free = self.method in methods or value == fixed
-            require(free, field, f"{fixed} under method '{self.method}'", value, f"choose method {choice}")
-
-    @property
-    def n_evaluations(self) -> int:
-        """The number of calls of `step`. Under the methods of IMPLICIT only the last call has a graph."""
-        return self.n_iterations
+        require_options("method", **vars(self))
 
     def solve(
         self, step: Step, u: Float[Tensor, "B T *token"], forcing: Float[Tensor, "B T *token"] | None = None

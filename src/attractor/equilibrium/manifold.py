@@ -5,7 +5,7 @@
 
 (1) ends with columns, whose sums are 1 up to rounding. The sums of rows tend to 1. The limit does not change if a
 constant is added to a row or column of the logits. For H >= 0, |H x|^2 <= (largest row sum) (largest column sum) |x|^2,
-so |H x| <= (1 + d) |x| with d the `birkhoff_defect`, which is large if logits far apart have not converged. The
+so |H x| <= (1 + d) |x| if no sum is further than d from 1, which takes more iterations for logits far apart. The
 gradient of (2) at exactly 0 is 0.
 FastSlow, section 5, M1 (the Birkhoff polytope) and M2: Gao, Attention is just another name for coupling?, 2026,
 arXiv 2606.16730.
@@ -23,11 +23,6 @@ def sinkhorn(logits: Float[Tensor, "*batch n n"], n_iterations: int = 20) -> Flo
         log = log - log.logsumexp(-1, keepdim=True)  # (1)
         log = log - log.logsumexp(-2, keepdim=True)
     return log.exp()
-
-
-def birkhoff_defect(mixing: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch"]:
-    """Return the largest distance from 1 among the sums of rows and columns of a non-negative matrix."""
-    return torch.maximum(*((mixing.sum(dim) - 1).abs().amax(-1) for dim in (-1, -2)))
 
 
 def unit_sphere(y: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:

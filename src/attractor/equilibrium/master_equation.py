@@ -16,16 +16,13 @@ arXiv 2606.16730.
 import math
 import warnings
 from collections.abc import Callable
-from numbers import Integral
 
 import numpy as np
-import scipy.sparse
 import torch
 from jaxtyping import Float
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from attractor.errors import InputError, require
+from attractor.errors import InputError, require, require_count
 
 BLOCK = 64
 
@@ -115,8 +112,7 @@ def euler(
     A step above `largest_step` is taken with a warning. At exactly that step the iteration may oscillate forever.
     """
     require(dt > 0, "dt", "positive", dt, "largest_step(generator) is the largest safe one")
-    fits = isinstance(n_steps, Integral) and n_steps >= 0
-    require(fits, "n_steps", "an integer of at least 0", n_steps, "0 returns x0")
+    require_count("n_steps", n_steps, 0, "0 returns x0")
     largest = largest_step(generator)
     if dt > largest:
         warnings.warn(f"dt {dt:g} may turn probabilities negative; the largest safe step is {largest!r}", stacklevel=2)
@@ -127,18 +123,6 @@ def euler(
         if trajectory:
             seen.append(x)
     return torch.stack(seen).mT.reshape(-1, *x0.shape) if trajectory else x.T.reshape(x0.shape)
-
-
-def flow(
-    generator: Float[Tensor, "n n"], x0: Float[Tensor, "*batch n"], times: Float[Tensor, " n_times"]
-) -> Float[Tensor, "n_times *batch n"]:
-    """Solve (1) from x0 at time 0: return e^{At} x0 at each of `times`."""
-    _check_one(generator)
-    times = times.to(device=generator.device, dtype=generator.dtype)
-    fits = bool(len(times)) and bool((times >= 0).all()) and bool(times.isfinite().all())
-    require(fits, "times", "one or more of at least 0", times.tolist(), "leave the others out")
-    columns = torch.linalg.matrix_exp(times[:, None, None] * generator) @ _as_columns(x0, generator)
-    return columns.mT.reshape(len(times), *x0.shape)
 
 
 def relative_entropy(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
@@ -197,6 +181,9 @@ def _as_columns(x0: Tensor, generator: Tensor) -> Tensor:
 
 def _closed_labels(generator: Tensor) -> np.ndarray:
     """Return for each chain of the batch the closed class of each state, or -1 for a transient state."""
+    import scipy.sparse  # takes a second to import
+    from scipy.sparse.csgraph import connected_components
+
     n = generator.shape[-1]
     chain, to, since = generator.detach().reshape(-1, n, n).nonzero().cpu().numpy().T
     n_chains = generator.numel() // n**2

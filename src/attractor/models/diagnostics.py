@@ -158,7 +158,7 @@ class Diagnostics:
             with evaluating(model):
                 return model.stacked(model.post, z, mask, rotation, None)[0]
 
-        starts = inputs[:: model.solver.n_evaluations]  # further evaluations of a round start from the first
+        starts = inputs[:: model.solver.n_iterations]  # further evaluations of a round start from the first
         return [(partial(post, mask=mask, rotation=rotation), u) for u, mask, rotation, _ in starts]
 
 

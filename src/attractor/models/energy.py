@@ -14,7 +14,7 @@ mask nor a rotation is allowed. The heads of (5) have orthogonal ranges, so (2) 
 
 The constraint holds by construction, not by a penalty: values and output use the matrices of the logits. K and S_h are
 the antisymmetric and symmetric parts of free matrices; beta is attention's scale, 1 / sqrt(head width). With
-W_V = sym(A) and an asymmetric A, (6) need not hold, and `violation_rate` counts how often it fails.
+W_V = sym(A) and an asymmetric A, (6) need not hold.
 Jacobians, propositions 4.1 and 4.2, which claim (1) for asymmetric A too: Tomihari and Karakida, Recurrent
 Self-Attention Dynamics, 2025, arXiv 2505.19458.
 """
@@ -147,20 +147,3 @@ def pseudo_energy(
     """Return -Tr(X'Y) over the positions that are not padding."""
     agreement = (state * response).sum(-1)
     return -(agreement if real is None else agreement * real).sum(-1)
-
-
-def energy_slope(
-    matrix: Float[Tensor, "*batch D D"], states: Float[Tensor, "*batch T D"], beta: float = 1.0
-) -> Float[Tensor, "*batch"]:
-    """Return <dE/dX, dX> of one head with W_V = sym(A) for any A; it is negative where (2) descends (1)."""
-    powers = (beta * states @ matrix @ states.mT).exp()
-    gradient = -beta * (powers @ states @ matrix.mT + powers.mT @ states @ matrix)
-    motion = powers / powers.sum(-1, keepdim=True) @ states @ symmetric(matrix)
-    return (gradient * motion).sum((-2, -1))
-
-
-def violation_rate(
-    matrix: Float[Tensor, "*batch D D"], states: Float[Tensor, "*batch T D"], beta: float = 1.0
-) -> Float[Tensor, ""]:
-    """Return the share of samples in which (2) increases (1)."""
-    return (energy_slope(matrix, states, beta) > 0).double().mean()

@@ -26,9 +26,9 @@ from attractor.attention.hooks import listening, tap
 from attractor.attention.named import Mechanism
 from attractor.attention.project.heads import Heads
 from attractor.attention.stage import Projection
-from attractor.equilibrium.fixed_point import FORCED, IMPLICIT, METHODS, MIXED, Solver
+from attractor.equilibrium.fixed_point import FORCED, IMPLICIT, Solver, require_options
 from attractor.equilibrium.manifold import unit_sphere
-from attractor.errors import require, unknown
+from attractor.errors import require
 from attractor.fields import later
 from attractor.models.block import Block
 from attractor.models.block_pooling import AlignedBlocks, BlockMemory, Blocks, ContinuedBlocks, NextTokenBlocks
@@ -38,7 +38,6 @@ from attractor.models.mlp import PlainMLP
 from attractor.models.residual_streams import StreamedBlock
 
 KV_HEADS = 2  # the paper's number, for four query heads
-MIXINGS = ("static", "dynamic")  # of residual streams
 
 
 @dataclass(frozen=True)
@@ -86,12 +85,8 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
     """weight of the distance to equilibrium in the loss, the mean square of Post(u) - u"""
     streams: int = 1
     """residual streams, mixed by doubly stochastic matrices (M1 has 4)"""
-    stream_mixing: str = later("static")
-    """what mixes streams: static weights, or dynamic (of the input)"""
     unit_slow_state: bool = False
     """keep the output of the slow path on the unit sphere (M2)"""
-    unit_pooled_state: bool = later(False)
-    """keep the input of the slow path on the unit sphere"""
     slow_input: str = later("text")
     """what the slow path reads: text, or constant (a control)"""
 
@@ -109,29 +104,18 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
         rule = "at least 0 and finite"
         require(0 <= self.fixed_point_loss < math.inf, "fixed_point_loss", rule, self.fixed_point_loss)
         require(self.causal, "causal", "True for a slow path that reads past blocks", self.causal)
-        require(self.stream_mixing in MIXINGS, "stream_mixing", " or ".join(MIXINGS), self.stream_mixing)
-        rule = "static with a single stream"
-        require(self.streams > 1 or self.stream_mixing == "static", "stream_mixing", rule, self.stream_mixing)
         self._require_solver()
         super().__post_init__()
 
     def _require_solver(self) -> None:
         method = self.equilibrium
-        if method not in METHODS:
-            raise unknown("equilibrium", method, METHODS)
-        self.require_count("solver_depth")
-        if self.backward_iterations is not None:
-            self.require_count("backward_iterations", least=0)
-        require(self.solver_tolerance > 0, "solver_tolerance", "positive", self.solver_tolerance, "1e-3 suits training")
-        for field, methods in (
-            ("solver_depth", MIXED),
-            ("solver_tolerance", METHODS[1:]),
-            ("backward_iterations", IMPLICIT),
-        ):
-            default, value = getattr(FastSlowConfig, field), getattr(self, field)
-            next_step = f"choose equilibrium {' or '.join(repr(name) for name in methods)}"
-            rule = f"{default} under equilibrium '{method}'"
-            require(method in methods or value == default, field, rule, value, next_step)
+        require_options(
+            "equilibrium",
+            equilibrium=method,
+            solver_depth=self.solver_depth,
+            solver_tolerance=self.solver_tolerance,
+            backward_iterations=self.backward_iterations,
+        )
         why = "these options apply to Post, which n_post=0 leaves out"
         require(self.n_post > 0 or method == "single", "equilibrium", "'single' with n_post=0", method, why)
         rule = "0 with n_post=0"
@@ -221,7 +205,7 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
         slow = 0.0 if self.frozen else self.n_slow / self.pool_factor**2
         if self.attention_config.window is not None:  # the cost of the fast path is linear in the length
             return self.n_rounds * slow
-        return self.n_pre + self.n_rounds * (self.n_post * self.solver.n_evaluations + slow)
+        return self.n_pre + self.n_rounds * (self.n_post * self.solver.n_iterations + slow)
 
     def build_uninitialised(self) -> "FastSlow":
         return FastSlow(self)
@@ -233,7 +217,7 @@ class RoundCache:
     def __init__(self, config: FastSlowConfig) -> None:
         fast, slow = config.attention_config.window, config.slow_attention_config.window
         self.slow = [Cache(slow) for _ in range(config.n_slow)]
-        self.post = [[Cache(fast) for _ in range(config.n_post)] for _ in range(config.solver.n_evaluations)]
+        self.post = [[Cache(fast) for _ in range(config.n_post)] for _ in range(config.solver.n_iterations)]
         self.blocks = BlockMemory()
 
 
@@ -258,8 +242,7 @@ class FastSlow(LanguageModel):
             indices = range(first, first + n)
             if config.streams == 1:
                 return nn.ModuleList(Block(config, attention, index) for index in indices)
-            dynamic = config.stream_mixing == "dynamic"
-            return nn.ModuleList(StreamedBlock(config, attention, index, config.streams, dynamic) for index in indices)
+            return nn.ModuleList(StreamedBlock(config, attention, index, config.streams) for index in indices)
 
         self.pre = stack(fast, 0, config.n_pre)
         self.slow = stack(slow, config.n_pre, config.n_slow)
@@ -269,7 +252,6 @@ class FastSlow(LanguageModel):
         turned = config.positions == "rope" and width
         self.slow_rope = Rope(width, config.rope_theta, config.rope_scaling) if turned else None
         self.solver = config.solver
-        self.pooled_on_sphere = config.unit_pooled_state
         if config.frozen:
             self.slow.requires_grad_(False)
             self.injection.requires_grad_(False)
@@ -344,8 +326,6 @@ class FastSlow(LanguageModel):
         y = blocks.pool(x, memory)
         if self.config.slow_input == "constant":
             y = torch.ones_like(y)
-        if self.pooled_on_sphere:
-            y = unit_sphere(y)
         losses: list[Tensor] = []
         if blocks.n_blocks:
             y, losses = self.stacked(self.slow, self.spread(y), blocks.mask, rotation, caches)

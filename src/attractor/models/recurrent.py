@@ -18,7 +18,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -28,7 +27,7 @@ from torch import Tensor
 
 from attractor.attention import Attention, Rotation
 from attractor.attention.presets import preset
-from attractor.errors import InputError, require
+from attractor.errors import InputError, require, require_count
 from attractor.models.block import Block
 from attractor.models.config import ModelConfig
 from attractor.models.energy import pseudo_energy
@@ -317,12 +316,5 @@ class RecurrentModel(LanguageModel):
 
 
 def counted(n_iterations: int) -> int:
-    is_count = isinstance(n_iterations, Integral) and n_iterations >= 1
-    require(
-        is_count,
-        "n_iterations",
-        "an integer of at least 1",
-        n_iterations,
-        "an answer is read after at least one iteration",
-    )
+    require_count("n_iterations", n_iterations, next_step="an answer is read after at least one iteration")
     return int(n_iterations)

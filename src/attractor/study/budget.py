@@ -79,7 +79,7 @@ def n_parameters(model: ModelConfig) -> int:
     return sum(parameter.numel() for parameter in without_data(model).parameters())
 
 
-def match_parameters(model: ModelConfig, target: int, field: str = "d_ff", tolerance: float = TOLERANCE) -> ModelConfig:
+def match_parameters(model: ModelConfig, target: int, field: str = "d_ff") -> ModelConfig:
     """Return the model with `field` (d_ff or d_model) resized so that its parameters agree with `target` (3).
 
     Both fields are searched in the steps that the model allows: any d_ff, and a d_model that its heads divide evenly
@@ -107,10 +107,10 @@ def match_parameters(model: ModelConfig, target: int, field: str = "d_ff", toler
     nearest = min((low, high), key=lambda n: abs(count(n) - target))
     resized = model.replace(**{field: nearest * step})
     apart = n_parameters(resized) / target - 1
-    if abs(apart) > tolerance:
+    if abs(apart) > TOLERANCE:
         other = "d_ff" if field == "d_model" else "d_model"
         raise InputError(
-            f"{field} must make {target:,} parameters within {tolerance:.1%}, and the nearest, {field}="
+            f"{field} must make {target:,} parameters within {TOLERANCE:.1%}, and the nearest, {field}="
             f"{nearest * step}, makes {n_parameters(resized):,} ({apart:+.2%}); resize {other}, or change the baseline"
         )
     return resized

@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from attractor.errors import InputError, require
+from attractor.errors import InputError
 from attractor.runs.run_folder import RunFolder
 from attractor.study import launch as one_by_one
 from attractor.study.launch import IN_USE, NOTES, Job, Notes, ProcessPool, WatchJobs, carry_out
@@ -27,7 +27,7 @@ from attractor.train.process import fresh_processes
 from attractor.train.saved_tokenizer import save_tokenizer
 from attractor.train.stacked_loop import StackedRun, stackable, train_stack
 
-MAX_STACK = 8
+MAX_STACK = 8  # runs in one process
 
 
 def prefer_stacked(device: str) -> bool:
@@ -53,14 +53,13 @@ def refuse_unserved(runtime: Runtime) -> None:
         )
 
 
-def groups(jobs: Sequence[Job], max_stack: int = MAX_STACK) -> list[list[Job]]:
+def groups(jobs: Sequence[Job]) -> list[list[Job]]:
     """Group the jobs that can be trained together: alike but for the seed, with the same data, at the same step."""
-    require(max_stack >= 1, "max_stack", "at least 1", max_stack)
     alike: dict[Any, list[Job]] = {}
     for job in jobs:
         key = job.config.replace(seed=0), job.config.build_task().fingerprint, _step_of(job)
         alike.setdefault(key, []).append(job)
-    return [group[i : i + max_stack] for group in alike.values() for i in range(0, len(group), max_stack)]
+    return [group[i : i + MAX_STACK] for group in alike.values() for i in range(0, len(group), MAX_STACK)]
 
 
 def _step_of(job: Job) -> int | Path:
@@ -114,12 +113,11 @@ def launch(
     n_workers: int,
     runtime: Runtime,
     watch: WatchJobs,
-    max_stack: int = MAX_STACK,
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
 ) -> dict[str, str]:
     """Carry out all jobs, stacked where possible, and return the failures by name; `say` prints why others are not."""
     refuse_unserved(runtime)
-    stacks, single = _plan([job for job in jobs if not job.finished], max_stack, say)
+    stacks, single = _plan([job for job in jobs if not job.finished], say)
     n_side_by_side = max(1, min(n_workers, len(stacks)))
     of_a_stack = replace(runtime, threads=(runtime.threads or 1) * n_workers // n_side_by_side)
 
@@ -143,11 +141,11 @@ def _train_stack(stack: Sequence[Job], runtime: Runtime) -> dict[str, str]:
     return train_stacked(stack, runtime, lambda job: Notes(job.path / NOTES))
 
 
-def _plan(jobs: Sequence[Job], max_stack: int, say: Callable[[str], None]) -> tuple[list[list[Job]], list[Job]]:
+def _plan(jobs: Sequence[Job], say: Callable[[str], None]) -> tuple[list[list[Job]], list[Job]]:
     """Return the stacks, and the jobs that are trained one by one."""
     stacks: list[list[Job]] = []
     single: list[Job] = []
-    for group in groups(jobs, max_stack):
+    for group in groups(jobs):
         why_not = "no other run has the same configuration and step" if len(group) == 1 else None
         why_not = why_not or stackable(group[0].config)
         if why_not is None:

@@ -23,7 +23,7 @@ from attractor.errors import InputError, RunInterrupted
 from attractor.runs.run_folder import RunFolder
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
-from attractor.train.evaluate import evaluate
+from attractor.train.evaluate import validate
 from attractor.train.heap import freed_memory_kept
 from attractor.train.interrupt import StopRequest
 from attractor.train.loop import Run
@@ -115,7 +115,7 @@ def measure(config: TrainConfig, runtime: Runtime, folder: Path) -> RunCosts:
     while len(steps) < min(2, config.n_steps) or (len(steps) < config.n_steps and sum(steps) < SECONDS):
         steps.append(_seconds(take_and_read_step))
 
-    one_batch = partial(evaluate, run.model, task, config.micro_batch_size, 1, config.precision)
+    one_batch = partial(validate, run.model, task, config.replace(eval_batches=1))
     batch_seconds = statistics.median(_seconds(one_batch) for _ in range(3))
     save_seconds = _seconds(run.checkpoints.save)
     memory = run.memory.read()

@@ -14,15 +14,14 @@ their user can read. Those that torchrun starts meet over its TCP store. The sto
 whatever its options say, and whoever reaches it can execute code in these processes, so `train` warns of it. Processes
 that are all on one machine talk to each other through the loopback interface alone.
 
-A collective operation fails when it has waited for `collective_timeout` seconds. `rank_records.py` then says which
-process is missing.
+A collective operation fails when it has waited for `collective_timeout` seconds. Each process that waited says so; the
+one that does not is gone or stuck.
 """
 
 import atexit
 import gc
 import math
 import os
-import secrets
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +42,6 @@ from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import Batch
 from attractor.train.process import end_with_parent, save_and_end
-from attractor.train.rank_records import RankRecords
 
 T = TypeVar("T")
 LossFunction = Callable[..., tuple[Tensor, ...]]
@@ -115,10 +113,10 @@ class World:
         return f"torchrun {nodes}--nproc-per-node {self.local_size} --no-python attractor"
 
     @contextmanager
-    def joined(self, device: torch.device, folder: Path, collective_timeout: float) -> Iterator[None]:
+    def joined(self, device: torch.device, collective_timeout: float) -> Iterator[None]:
         """Connect the processes while the block runs. The process group stays for later runs of this process.
 
-        `folder` is one that all processes see. The time limit is that of the first run of this process.
+        The time limit is that of the first run of this process.
         """
         if self.size == 1:
             yield
@@ -126,13 +124,19 @@ class World:
         if not dist.is_initialized():
             self._connect(device, collective_timeout)
         try:
-            with self._recorded(folder):
-                yield
+            yield
         except (InputError, RunStopped) as stopped:  # mostly raised on all processes alike
             traceback.clear_frames(stopped.__traceback__)  # the frames hold the model, which holds the group
-            if isinstance(stopped, RankLostError):
-                atexit.unregister(_leave)
             raise
+        except RuntimeError as error:
+            atexit.unregister(_leave)
+            if not isinstance(error, dist.DistError) and "/gloo/" not in str(error):
+                raise
+            reason = str(error).partition("\n")[0]
+            raise RankLostError(
+                f"rank {self.rank} waited in vain for another rank, which is gone or stuck ({reason}). The last "
+                "checkpoint counts; the same command goes on from there"
+            ) from None
         except BaseException:
             # This process alone failed. It must not wait for the others, which may be waiting for it: whoever started
             # them (torchrun, or `ranks.py`) sees it end, and ends them.
@@ -156,44 +160,10 @@ class World:
             reason = str(error).partition("\n")[0]
             raise RankLostError(
                 f"the {self.size} processes of the run must find one another within {collective_timeout:g} s "
-                f"(collective_timeout), and did not ({reason}); see which of them did not start",
-                speaks=True,
+                f"(collective_timeout), and did not ({reason}); see which of them did not start"
             ) from error
         cast(Any, self.group)._get_backend(torch.device("cpu"))._set_default_timeout(limit)
         atexit.register(_leave)
-
-    @contextmanager
-    def _recorded(self, folder: Path) -> Iterator[None]:
-        """Record what this process does, and say which one is missing if a collective operation fails."""
-        path = folder / f".ranks-{self.agreed(secrets.token_hex(8))}"
-        records = _RECORDS[:] = [RankRecords(path, self.rank, self.size)]
-        self.largest(0)  # all have opened the file
-        one_machine = self.local_size == self.size
-        if one_machine and self.is_first:
-            path.unlink()  # open files stay readable, and nothing is left over however the run ends
-        try:
-            yield
-        except RuntimeError as error:
-            if not is_of_connection(error):
-                records[0].ended(f"{type(error).__name__}: {error}")
-                raise
-            reason, speaks = records[0].why_lost(error)
-            raise RankLostError(
-                f"{reason}. Its last checkpoint counts; the same command goes on from there", speaks
-            ) from None
-        except BaseException as error:
-            records[0].ended(f"{type(error).__name__}: {error}")
-            raise
-        finally:
-            _RECORDS.clear()
-            records[0].close()
-            if self.is_first and not one_machine:
-                path.unlink(missing_ok=True)
-
-    def doing(self, phase: str, step: int | None = None) -> None:
-        """Record what this process does, for the others to read if they wait for it in vain."""
-        for records in _RECORDS:
-            records.doing(phase, step)
 
     def fails_first(self) -> bool:
         """Return whether no other process failed before: the others may fail only because this one is gone."""
@@ -287,14 +257,6 @@ class World:
         if self.size > 1 and parallel == "ddp":
             return DistributedDataParallel(_Loss(model, loss), gradient_as_bucket_view=True)
         return loss
-
-
-_RECORDS: list[RankRecords] = []  # those of the run in progress, if several processes carry it out
-
-
-def is_of_connection(error: RuntimeError) -> bool:
-    """Return whether a collective operation failed, for which torch raises errors of several kinds."""
-    return isinstance(error, dist.DistError) or "/gloo/" in str(error)
 
 
 def _leave() -> None:

@@ -40,24 +40,11 @@ class Evaluation:
         return {"name": name, "value": self.measures.get(name, self.accuracy), "better": "higher"}
 
 
+@torch.no_grad()
 def validate(
     model: LanguageModel, task: Task, config: TrainConfig, part: str = "valid", judge: Judge | None = None
 ) -> Evaluation:
-    """Evaluate a model as its own run does: in the precision, the batches and the number of batches of its config."""
-    return evaluate(model, task, config.micro_batch_size, config.eval_batches, config.precision, part, judge)
-
-
-@torch.no_grad()
-def evaluate(
-    model: LanguageModel,
-    task: Task,
-    batch_size: int,
-    max_batches: int | None,
-    precision: str = "fp32",
-    part: str = "valid",
-    judge: Judge | None = None,
-) -> Evaluation:
-    """Evaluate a model on the batches of a validation set, which are the same for every run.
+    """Evaluate a model as its own run does: in the precision, the batches and the number of batches of its config.
 
     `judge` returns the losses and predictions of a batch; the default is the model's own method.
     """
@@ -65,9 +52,9 @@ def evaluate(
     losses = counts = n_hits = torch.zeros(0)  # on the device, until all batches are through
     all_targets, all_predictions = [], []
     with evaluating(model):
-        for batch in task.valid_batches(batch_size, max_batches, part):
+        for batch in task.valid_batches(config.micro_batch_size, config.eval_batches, part):
             inputs, wanted, real = on_device(batch, device)
-            with autocast(device, precision):
+            with autocast(device, config.precision):
                 loss, predicted = judge(inputs, wanted, real)
             columns = wanted.shape[1] if wanted.dim() == 2 else 1
             if not len(counts):

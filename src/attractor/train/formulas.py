@@ -1,7 +1,7 @@
 """Version the computations of runs, so that two runs with the same key have computed the same thing.
 
 The configuration of a run says which computation was asked for, not how the code carried it out. Whoever changes a
-formula or a kernel so that its results change (beyond rounding) raises its version here. From the second version on the
+formula or a kernel so that its results change (beyond rounding) raises its version here, or adds it at version 2. The
 version is part of the identity of every run that uses the computation: older runs of the same configuration stay where
 they are, under another key, and are never taken for new ones. `tests/test_golden.py` notices a change that nobody
 declared.
@@ -13,12 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from attractor.attention.couple.dynamics import Dynamics
-from attractor.attention.couple.mlp import MLPOnly
-from attractor.attention.couple.phase import Phase
-from attractor.attention.score.decayed import Decayed
-from attractor.attention.score.delta import Delta
-from attractor.attention.score.differential import Differential
 from attractor.files.code import checksum_of_code, source_of
 from attractor.runs.run_folder import CODE, RunFolder
 
@@ -33,27 +27,7 @@ class Formula:
     used: Callable[[Config], bool]
 
 
-def _has(*kinds: type) -> Callable[[Config], bool]:
-    return lambda config: any(isinstance(s, kinds) for mechanism in config.model.mechanisms for s in mechanism.stages)
-
-
-def _every_run(config: Config) -> bool:
-    return True
-
-
 FORMULAS: dict[str, Formula] = {
-    "cross-entropy": Formula(1, _every_run),
-    "order of data": Formula(1, _every_run),
-    "AdamW": Formula(1, _every_run),
-    "Muon": Formula(1, lambda config: config.optimizer == "muon"),
-    "coupling": Formula(1, _has(Dynamics, MLPOnly)),
-    "phase": Formula(1, _has(Phase)),
-    "differential": Formula(1, _has(Differential)),
-    "decay": Formula(1, _has(Decayed)),
-    "delta rule": Formula(1, _has(Delta)),
-    "QuacK": Formula(1, lambda config: config.quack is not None),
-    "QK-clip": Formula(1, lambda config: config.qk_clip is not None),
-    "recurrence": Formula(1, lambda config: config.model.family in ("itrsa", "itrsa-prenorm", "akorn", "recursive")),
     # 2: the initial logits of states of length 1 are as wide as those of other attention.
     "start of energies": Formula(
         2, lambda config: getattr(config.model, "energy", None) is not None and config.model.norm == "unit"
@@ -83,10 +57,8 @@ def _has_new_weight(config: Config) -> bool:
 
 
 def formulas_of(config: Config) -> dict[str, Any]:
-    """Return the versions of what the run computes, without those that are still the first."""
-    known = {
-        name: formula.version for name, formula in FORMULAS.items() if formula.version > 1 and formula.used(config)
-    }
+    """Return the versions of what the run computes, where they are not the first."""
+    known = {name: formula.version for name, formula in FORMULAS.items() if formula.used(config)}
     return known | {code.__name__: checksum_of_code(code) for code in own_code(config)}
 
 

@@ -63,7 +63,7 @@ def train(
     device = resolve_device(runtime.device)
     task = config.build_task()
     folder = RunFolder.create(path, config.identity(task))
-    with world.joined(device, folder.path, runtime.collective_timeout), ExitStack() as until_the_end:
+    with world.joined(device, runtime.collective_timeout), ExitStack() as until_the_end:
         if not world.first_does(lambda: folder.finished and is_intact(folder)):
             world.first_does(lambda: until_the_end.enter_context(folder.hold()))
             for line in world.first_does(lambda: set_damage_aside(folder)):
@@ -81,7 +81,6 @@ def train(
 
 def _carry_out(run: "Run") -> dict[str, Any]:
     try:
-        run.world.doing("restoring")
         run.checkpoints.restore()
         try:
             with StopRequest(run.overdue) as stop, freed_memory_kept(), run.quick_products():
@@ -205,14 +204,12 @@ class Run(Trainer):
         if runtime.telemetry_every is not None and (at_end or step % runtime.telemetry_every == 0):
             self.telemetry.look()
         if at_end or step % config.eval_every == 0:
-            self.world.doing("validating", step - 1)
             self.validation.validate()
             self.telemetry.look_at_convergence()
             self.validation.keep_best()
         if stop_signal and self.divergence is None:
             saving()
         if at_end or stop_signal or is_time or self.divergence is not None or step % runtime.save_every == 0:
-            self.world.doing("saving", step - 1)
             self.checkpoints.save()
 
     @property

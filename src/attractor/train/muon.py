@@ -9,10 +9,8 @@ orthogonalised alone (`control.query_key_heads`). `per_head=False` takes those m
 orthogonal heads do not make an orthogonal matrix.
 
 The factor f is Jordan's and torch's default. LogitControl most probably used it as well: that paper gives all
-parameters one rate of 3e-4 to 3e-2 and finds the higher rates better, as Jordan's 0.02 is. `match_rms_adamw`,
-f = 0.2 sqrt(max(rows, columns)), makes an update the size of AdamW's, so that a rate tuned for AdamW can stay. At width
-2048 this f is 9 times larger, and a rate of 3e-2 would move a matrix by a quarter of its own norm at every step. Rows
-and columns are those of the orthogonalised block, such as a head.
+parameters one rate of 3e-4 to 3e-2 and finds the higher rates better, as Jordan's 0.02 is. Rows and columns are those
+of the orthogonalised block, such as a head.
 
 Blocks of one shape are orthogonalised together, up to a limit (MAX_BATCH), because small ones take longer to launch
 than to compute. The result equals that of each block alone, bit for bit. Where a step is not applied
@@ -20,11 +18,11 @@ than to compute. The result equals that of each block alone, bit for bit. Where 
 
 (2) runs in bf16 on a GPU, as published, and elsewhere in the precision of the weights: a CPU that computes in bf16
 would take half the time, but any other CPU 25 times as long.
-Jordan et al. 2024, kellerjordan.github.io/posts/muon; adjustment: Liu et al. 2025, arXiv 2502.16982.
+Jordan et al. 2024, kellerjordan.github.io/posts/muon.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -34,7 +32,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from attractor.attention import Attention
-from attractor.errors import InputError, require, unknown
+from attractor.errors import InputError
 from attractor.train.distributed import is_spread
 from attractor.train.parameters import is_matrix
 
@@ -43,13 +41,10 @@ if TYPE_CHECKING:
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c of (2): the steepest start
 N_ITERATIONS = 5
+MOMENTUM = 0.95  # mu of (1)
 MAX_BATCH = {"cpu": 2**17}  # numbers that are orthogonalised together: more would not fit a processor's cache
 MAX_BATCH_ELSEWHERE = 2**26  # enough to keep any GPU busy; more would only take memory
 LARGEST_RATE = torch.finfo(torch.float32).max
-ADJUSTMENTS: dict[str, Callable[[int, int], float]] = {
-    "original": lambda rows, columns: math.sqrt(max(1.0, rows / columns)),
-    "match_rms_adamw": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
-}
 
 
 def refuse_sharding() -> NoReturn:
@@ -63,35 +58,23 @@ class MuonAdamW(torch.optim.Optimizer):
     def __init__(
         self,
         model: nn.Module,
+        groups: list[dict[str, Any]],
         lr: float,
-        weight_decay: float,
         betas: tuple[float, float],
-        momentum: float = 0.95,
         per_head: bool = True,
-        adjust: str = "original",
-        groups: list[dict[str, Any]] | None = None,  # None: those of `muon_groups`
     ) -> None:
-        require(0 <= momentum < 1, "momentum", "at least 0 and below 1", momentum)
-        if adjust not in ADJUSTMENTS:
-            raise unknown("adjustment of Muon's rate", adjust, ADJUSTMENTS)
         if any(is_spread(parameter) for parameter in model.parameters()):
             refuse_sharding()
         # "fused" also tells torch to load AdamW's step counts onto the device of the parameters.
-        defaults = {"lr": lr, "betas": betas, "eps": 1e-8, "momentum": momentum, "adjust": adjust, "fused": True}
-        super().__init__(groups or muon_groups(model, weight_decay), defaults)
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": 1e-8, "fused": True})
         self.blocks_of = {weight: blocks(parts) for weight, parts in heads_of(model).items()} if per_head else {}
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self) -> None:  # type: ignore[override]
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if parameters:
                 (self._muon if group["rule"] == "muon" else self._adamw)(group, parameters)
-        return loss
 
     def _muon(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         gradients, momenta = _gradients(parameters), self._state(parameters, "momentum_buffer")
@@ -100,18 +83,13 @@ class MuonAdamW(torch.optim.Optimizer):
             applied = found_inf == 0
             gradients = [torch.where(applied, g, m) for g, m in zip(gradients, momenta, strict=True)]
             decay = torch.where(applied, decay, 1.0)
-        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])  # (1)
-        updates = torch._foreach_lerp(gradients, momenta, group["momentum"])
+        torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)  # (1)
+        updates = torch._foreach_lerp(gradients, momenta, MOMENTUM)
         torch._foreach_mul_(parameters, decay)
-        self.move(parameters, updates, group["lr"], ADJUSTMENTS[group["adjust"]], applied)
+        self.move(parameters, updates, group["lr"], applied)
 
     def move(
-        self,
-        parameters: list[Tensor],
-        updates: Sequence[Tensor],
-        rate: float,
-        adjust: Callable[[int, int], float],
-        applied: Tensor | None = None,
+        self, parameters: list[Tensor], updates: Sequence[Tensor], rate: float, applied: Tensor | None = None
     ) -> None:
         """Apply (2), and (3) without the decay."""
         cuts = [cut for weight, update in zip(parameters, updates, strict=True) for cut in self._cut(weight, update)]
@@ -119,9 +97,11 @@ class MuonAdamW(torch.optim.Optimizer):
             directions = orthogonalized(torch.cat([cut.blocks for cut in batch]))
             if applied is not None:
                 directions = directions * applied
+            rows, columns = directions.shape[1:]
+            factor = math.sqrt(max(1.0, rows / columns))
             for cut, of_cut in zip(batch, directions.split([len(cut.blocks) for cut in batch]), strict=True):
                 # torch refuses a factor beyond fp32. At such a rate the weights overflow either way, and the run stops.
-                cut.add(of_cut, -min(rate * adjust(*directions.shape[1:]), LARGEST_RATE))
+                cut.add(of_cut, -min(rate * factor, LARGEST_RATE))
 
     def _cut(self, weight: Tensor, update: Tensor) -> Iterator["Cut"]:
         if weight not in self.blocks_of:
@@ -241,25 +221,31 @@ def heads_of(model: nn.Module) -> "dict[Tensor, list[Rows]]":
     return {weight: parts for weight, parts in rows_of_weight.items() if max(part.n_heads for part in parts) > 1}
 
 
-def muon_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the parameter groups with their update rules.
+def muon_groups(model: nn.Module, weight_decay: float, per_head: bool) -> list[dict[str, Any]]:
+    """Return the parameter groups with their update rules, which their names say, too.
 
     A hidden matrix is the weight of a map between activations. Embeddings and the readout are not hidden matrices: each
     of their rows is a vector of its own.
     """
     tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     outside = {id(parameter) for table in tables for parameter in table.parameters()} | {id(_readout(model))}
-    groups: dict[str, dict[str, Any]] = {
-        "hidden": {"name": "hidden matrices", "rule": "muon", "params": [], "weight_decay": weight_decay},
-        "outside": {"name": "embeddings and readout", "rule": "adamw", "params": [], "weight_decay": weight_decay},
-        "vectors": {"name": "vectors and scalars", "rule": "adamw", "params": [], "weight_decay": 0.0},
+    how = ", query and key matrices head by head" if per_head and heads_of(model) else ""
+    kinds = {
+        "hidden": (f"hidden matrices, by Muon{how}", "muon", weight_decay),
+        "outside": ("embeddings and readout, by AdamW", "adamw", weight_decay),
+        "vectors": ("vectors and scalars, by AdamW", "adamw", 0.0),
     }
+    params: dict[str, list[tuple[str, Tensor]]] = {kind: [] for kind in kinds}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             hidden = parameter.dim() == 2 and is_matrix(name, parameter)
             kind = "vectors" if not hidden else "outside" if id(parameter) in outside else "hidden"
-            groups[kind]["params"].append((name, parameter))
-    return [group for group in groups.values() if group["params"]]
+            params[kind].append((name, parameter))
+    return [
+        {"name": name, "rule": rule, "params": params[kind], "weight_decay": decay}
+        for kind, (name, rule, decay) in kinds.items()
+        if params[kind]
+    ]
 
 
 def _readout(model: nn.Module) -> Tensor | None:

@@ -15,19 +15,13 @@ from attractor.train.parameters import parameter_groups
 
 
 def optimizer_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
-    """Return the parameter groups of a configuration; the name of a group says by which rule it is updated."""
+    """Return the parameter groups of a configuration. Parameters that learn at `gate_lr` are in groups of their own."""
     if config.optimizer == "muon":
-        from attractor.train.muon import heads_of, muon_groups
+        from attractor.train.muon import muon_groups
 
-        how = ", query and key matrices head by head" if config.muon_per_head and heads_of(model) else ""
-        names = {"muon": f"by Muon{how}", "adamw": "by AdamW"}
-        groups = with_own_rates(muon_groups(model, config.weight_decay), config)
-        return [group | {"name": f"{group['name']}, {names[group['rule']]}"} for group in groups]
-    return with_own_rates(parameter_groups(model, config.weight_decay), config)
-
-
-def with_own_rates(groups: list[dict[str, Any]], config: TrainConfig) -> list[dict[str, Any]]:
-    """Return the groups, with the parameters that learn at `gate_lr` in groups of their own."""
+        groups = muon_groups(model, config.weight_decay, config.muon_per_head)
+    else:
+        groups = parameter_groups(model, config.weight_decay)
     if config.gate_lr is None:
         return groups
     gate_groups: list[dict[str, Any]] = []
@@ -47,14 +41,11 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    groups = optimizer_groups(model, config)
     if config.optimizer == "muon":
-        from attractor.train.muon import MuonAdamW, muon_groups
+        from attractor.train.muon import MuonAdamW
 
-        groups = with_own_rates(muon_groups(model, config.weight_decay), config)
-        return MuonAdamW(
-            model, config.lr, config.weight_decay, config.betas, per_head=config.muon_per_head, groups=groups
-        )
-    groups = with_own_rates(parameter_groups(model, config.weight_decay), config)
+        return MuonAdamW(model, groups, config.lr, config.betas, config.muon_per_head)
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
 
 

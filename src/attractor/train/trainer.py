@@ -86,9 +86,7 @@ class Trainer:
         config, step = self.config, self.step
         rate = config.learning_rate(step)
         set_rate(self.optimizer, rate)
-        self.world.doing("reading its batch", step)
         batch = next(self.prefetched) if self.prefetched else self.batch_of(step)
-        self.world.doing("computing gradients", step)
         self.world.seed(config.seed, step)
         if self.runtime.cuda_graphs:
             torch.compiler.cudagraph_mark_step_begin()

@@ -17,7 +17,7 @@ from attractor.models.recurrent import RecurrentModel
 from attractor.tasks import Task
 from attractor.tasks.sudoku import Puzzles, SudokuTask, read
 from attractor.tasks.sudoku.data import Boards, Sets
-from attractor.train.evaluate import evaluate
+from attractor.train.evaluate import validate
 from attractor.train.finished import Finished
 
 
@@ -135,12 +135,13 @@ def _of_batches(
     model = run.model
     iterations: Sequence[int | None] = question.n_iterations or (getattr(model, "n_iterations", None),)
     batch_size, max_batches = _extent(run, question)
+    config = run.config.replace(batch_size=batch_size, accumulation=1, eval_batches=max_batches)
     advance = start_progress("evaluations", len(task.valid_sets) * len(iterations))
     for part in task.valid_sets:
         for n in iterations:
             began = time.perf_counter()
             with iterating(model, n):
-                evaluation = evaluate(model, task, batch_size, max_batches, run.config.precision, part)
+                evaluation = validate(model, task, config, part)
             seconds = time.perf_counter() - began
             metric = evaluation.metric(task.metric)["value"]
             assert isinstance(metric, float)

@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from attractor.errors import RunInterrupted
 from attractor.runs.run_folder import RunFolder
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
-from attractor.train.loop import Run
+from attractor.train.loop import Run, train
 from attractor.train.trainer import StepResult
 
 MEASURED = {"tokens_per_second", "peak_memory_bytes", "wall_seconds"}  # fields that differ even between equal runs
@@ -67,6 +68,21 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert (one / "checkpoints/best.json").read_text() == (other / "checkpoints/best.json").read_text()
     summaries = [without_measured(RunFolder.open(path).summary() or {}) for path in (one, other)]
     assert summaries[0] == summaries[1]
+
+
+def train_in_parts(
+    config: TrainConfig, path: Path, runtime: Runtime, interrupt_during: Callable[[Iterable[int]], None], *steps: int
+) -> None:
+    """Interrupt a run in the middle of each of these steps, counted from 0, and resume it up to its end.
+
+    Each session begins with another random state, as a new process does.
+    """
+    interrupt_during(steps)
+    for step in steps:
+        with pytest.raises(RunInterrupted, match=f"interrupted after step {step + 1}, saved"):
+            train(config, path, runtime)
+        torch.manual_seed(step)
+    train(config, path, runtime)
 
 
 def interrupting(patch: pytest.MonkeyPatch) -> Callable[[Iterable[int]], None]:
