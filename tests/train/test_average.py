@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from same_runs import newest_tensors
 from torch import nn
 
 from attractor.runs.run_folder import RunFolder
 from attractor.train.average import Average
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import Run, train
+from same_runs import newest_tensors
 
 
 def test_the_average_is_the_weighted_mean_of_all_weights_since_the_start() -> None:

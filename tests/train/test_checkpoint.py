@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from same_runs import Listening, interrupting
 
 import attractor
 from attractor.errors import InputError, RunInterrupted
@@ -28,6 +27,7 @@ from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
 from attractor.train.evaluate import Evaluation
 from attractor.train.loop import Run, train
+from same_runs import Listening, interrupting
 
 
 class Program:

@@ -3,13 +3,13 @@
 import shutil
 
 import pytest
-from same_runs import Listening
 
 from attractor.errors import InputError
 from attractor.runs.run_folder import RunFolder
 from attractor.train.checkpoint import list_checkpoints
 from attractor.train.config import Runtime
 from attractor.train.loop import train
+from same_runs import Listening
 
 RUNTIME = Runtime(device="cpu", threads=1, save_every=2, keep=3, telemetry_every=None)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from same_runs import assert_same_run, build_run, newest_tensors, same, train_in_parts
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attractor.errors import RunStopped
@@ -20,6 +19,7 @@ from attractor.train.config import Runtime, TrainConfig
 from attractor.train.device_decisions import StepDecisions
 from attractor.train.loop import MAX_UNREAD, Run, train
 from attractor.train.trainer import StepResult
+from same_runs import assert_same_run, build_run, newest_tensors, same, train_in_parts
 from tiers import fast_alone
 
 Spoil = Callable[[Iterable[int], str], None]

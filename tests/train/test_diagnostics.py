@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from same_runs import Listening
 
 from attractor.models import FastSlow, FastSlowConfig
 from attractor.models.diagnostics import Diagnostics, summary_of_diagnostics
@@ -19,6 +18,7 @@ from attractor.train.display import Display
 from attractor.train.loop import train
 from attractor.train.stacked_loop import StackedRun, train_stack
 from attractor.train.telemetry import MOST_LOOKS, over_training, trajectories
+from same_runs import Listening
 
 SMALL = FastSlowConfig(vocab_size=320, d_model=16, n_heads=2, d_ff=32, max_seq_len=64, pool_factor=3)
 LENGTH = 26  # the tokens form nine blocks, of which eight are read

@@ -296,7 +296,6 @@ def test_shards_of_two_processes_are_saved_whole_and_resume_bit_for_bit(corpus: 
     their average, moments and random state. Every checkpoint holds whole tensors, and losses are those of one process.
     """
     from same_runs import same
-
     from several_processes import together
 
     for name, steps in (("whole", [99]), ("parts", [3, 8, 99])):

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from same_runs import assert_same_run, newest_tensors, train_in_parts
 from torch import Tensor
 
 from attractor.errors import InputError, RunInterrupted, RunStopped
@@ -23,6 +22,7 @@ from attractor.train.device_decisions import all_finite
 from attractor.train.display import Display
 from attractor.train.loop import Run, train
 from attractor.train.trainer import StepResult
+from same_runs import assert_same_run, newest_tensors, train_in_parts
 
 ROLLBACK = Runtime(device="cpu", log_every=1, save_every=3, on_divergence="rollback", telemetry_every=4)
 

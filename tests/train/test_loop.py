@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 import torch
-from same_runs import Listening, assert_same_run, build_run, newest_tensors, same, train_in_parts, without_measured
 from torch import Tensor
 
 from attractor.attention import PRESETS
@@ -33,6 +32,7 @@ from attractor.train.loop import Run, train
 from attractor.train.trainer import StepResult
 from in_process import without_heartbeat
 from processes import in_fresh_process
+from same_runs import Listening, assert_same_run, build_run, newest_tensors, same, train_in_parts, without_measured
 from stress.commands import forked, typed
 from tiers import fast_alone
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from same_runs import assert_same_run, train_in_parts
 
 from attractor.errors import WritingError
 from attractor.tasks.text import TextTask
@@ -13,6 +12,7 @@ from attractor.train import loop
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
 from attractor.train.prefetch import AHEAD, prefetched
+from same_runs import assert_same_run, train_in_parts
 
 
 def batch_threads() -> list[threading.Thread]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from same_runs import build_run, same
 from torch import Tensor
 
 from attractor.models import FastSlowConfig, TransformerConfig
@@ -14,6 +13,7 @@ from attractor.models.language_model import LanguageModel
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.memory import LiveStorages
 from attractor.train.recompute import MANY, SAVED_OPS, is_expensive
+from same_runs import build_run, same
 
 WAYS: dict[str, dict[str, Any]] = {
     "nothing": {},

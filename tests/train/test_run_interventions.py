@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from same_runs import assert_same_run, build_run, newest_tensors, same, train_in_parts
 
 from attractor.control.regularize import REGULARIZERS
 from attractor.models import AKOrNConfig, ItrSAConfig
@@ -15,6 +14,7 @@ from attractor.runs.run_folder import RunFolder
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.interventions import Penalty, regularizer_weight
 from attractor.train.loop import train
+from same_runs import assert_same_run, build_run, newest_tensors, same, train_in_parts
 from tiers import fast_alone
 
 RUNTIME = Runtime(device="cpu", log_every=1, telemetry_every=4)

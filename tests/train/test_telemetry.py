@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from same_runs import Listening, same
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
 from attractor.train.loop import Run, train
 from attractor.train.telemetry import WINDOW, is_spike, of_same_segment, parameter_norm
+from same_runs import Listening, same
 
 TELEMETRY = Runtime(device="cpu", log_every=5, telemetry_every=4)
 
