@@ -30,6 +30,7 @@ from attractor.runs.study_record import StudyRecord
 from attractor.study.study import Study, load_study
 from five_papers import CLAIMS
 from invented_records import losses, record
+from papers.contested.rules import Factorial
 from papers.coupled_qk.claims import CORPORA, COUNTS, COUPLED, LARGE, MEDIUM, POSITIONS, SMALL
 from papers.coupled_qk.rules import Contrast, Counts, Steadier
 from papers.fast_slow.claims import TWO_TIMESCALES
@@ -41,6 +42,7 @@ ROOT = Path(__file__).parents[2]
 STUDIES = {name: load_study(path) for name, path in five_papers.STUDIES.items()}
 BY_ID = {claim.id: claim for claim in CLAIMS}
 IDS = [
+    *(f"X{n}" for n in range(1, 11)),
     *(f"C{n}" for n in range(1, 31)),
     *(f"F{n}" for n in range(1, 14)),
     *(f"J{n}" for n in range(1, 17)),
@@ -197,6 +199,8 @@ def places(part: Any) -> Iterator[tuple[str, str]]:
     """Yield every row and column that a rule uses."""
     if isinstance(part, StableAtMore):
         yield from itertools.product((part.pair.of, part.pair.against), part.columns)
+    elif isinstance(part, Factorial):
+        yield from ((row, "") for row in (part.pair.against, *dict(part.weights)))
     elif isinstance(part, Contrast):
         yield from itertools.product((part.pair.of, part.pair.against), dict(part.weights))
     elif isinstance(part, Control):

@@ -16,6 +16,7 @@ STUDY = Study(
         "smoke": scale("smoke", 2, *ROWS),
         "laptop": scale("laptop", 8, *ROWS),
         "desk": scale("desk", 8, *ROWS),
+        "bench": scale("bench", 5, *ROWS),
     },
     claims=("X4", "X5", "X6", "X7"),
 )

@@ -20,6 +20,7 @@ STUDY = Study(
         "smoke": scale("smoke", 2, *ROWS),
         "laptop": scale("laptop", 16, *ROWS),
         "desk": scale("desk", 16, *ROWS),
+        "bench": scale("bench", 5, *ROWS),
     },
     claims=("X1", "X2", "X3"),
 )

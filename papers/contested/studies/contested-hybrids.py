@@ -66,6 +66,7 @@ STUDY = Study(
         "smoke": Scale(setting(20), seeds=(0, 1), columns=recall(256)),
         "laptop": Scale(setting(3_000), seeds=tuple(range(8)), columns=recall(512)),
         "desk": Scale(setting(6_000), seeds=tuple(range(8))),
+        "bench": Scale(setting(12_000), seeds=tuple(range(8))),
     },
     claims=("X8", "X9", "X10"),
 )
