@@ -1,6 +1,7 @@
 """The gated delta rule: its chunks equal the recurrence, its limits are known, and documents and padding begin anew."""
 
 import sys
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -101,21 +102,45 @@ def test_documents_in_a_row_are_those_alone() -> None:
     layer, x = layer_and_input(140)
     mask = in_documents([0, 3, 70, 71], 140)
     alone = torch.cat([layer(part)[0] for part in x.split([3, 67, 1, 69], dim=1)], dim=1)
+    assert_in_parts(layer, x, mask, alone, real=torch.ones(140, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("queries_too", [False, True])
+def test_padding_anywhere_takes_no_time(queries_too: bool) -> None:
+    """Criterion: at 1e-12, the rest is as without the padding at the start, in the middle and at the end, whether or
+    not the padding may attend to the rest; in one pass and with a cache."""
+    layer, x = layer_and_input(140)
+    layer.project.convolution.kernel.data[1:] = 0  # or else the padding parts what the convolution joins
+    real = torch.ones(140, dtype=torch.bool)
+    real[[0, 1, 40, 99, 100, 139]] = False
+    mask = lower_triangle(140, 140, x.device) & real
+    if queries_too:
+        mask = mask & real[:, None]
+    assert_in_parts(layer, x, mask, layer(x[:, real])[0], real)
+
+
+def assert_in_parts(layer: Attention, x: Tensor, mask: Tensor, expected: Tensor, real: Tensor) -> None:
     cache = layer.new_cache()
-    parts = [layer(x[:, a:b], mask[a:b, :b], None, cache)[0] for a, b in ((0, 2), (2, 3), (3, 100), (100, 140))]
+    cuts = (0, 2, 3, 41, 100, 139, 140)
+    parts = [layer(x[:, a:b], mask[a:b, :b], None, cache)[0] for a, b in pairwise(cuts)]
     for out in (layer(x, mask)[0], torch.cat(parts, dim=1)):
-        torch.testing.assert_close(out, alone, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(out[:, real], expected, rtol=1e-12, atol=1e-12)
 
 
-def test_a_mask_that_a_state_cannot_follow_is_exact_without_cache_and_refused_with_one() -> None:
-    """Criterion: a hole in the middle of a sequence equals the sequence without it."""
+def test_any_other_mask_is_exact_without_cache_and_refused_with_one() -> None:
+    """Criterion: a query that skips one position sees the sequence without it; what the memory holds stays told."""
     layer, x = layer_and_input(9)
-    layer.project.convolution.kernel.data[1:] = 0  # or else the hole parts what the convolution joins
-    real = torch.arange(9) != 4
-    mask = lower_triangle(9, 9, x.device) & real
-    torch.testing.assert_close(layer(x, mask)[0][:, real], layer(x[:, real])[0], rtol=1e-12, atol=1e-12)
-    with pytest.raises(InputError, match=r"^causal_mask must show each query all positions from the beginning"):
-        layer(x, mask, None, layer.new_cache())
+    layer.project.convolution.kernel.data[1:] = 0
+    mask, real = lower_triangle(9, 9, x.device).clone(), torch.arange(9) != 4
+    mask[7, 4] = False
+    out, alone = layer(x, mask)[0], layer(x[:, real])[0]
+    torch.testing.assert_close(out[:, 7], alone[:, 6], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(out[:, 8], layer(x)[0][:, 8], rtol=1e-12, atol=1e-12)
+    cache = layer.new_cache()
+    layer(x[:, :7], cache=cache)
+    for rows, part in ((mask[7:8, :8], x[:, 7:8]), (mask[7:], x[:, 7:])):
+        with pytest.raises(InputError, match=r"^causal_mask must be that of padding and of documents in a row"):
+            layer(part, rows, None, cache)
 
 
 def test_the_cache_has_one_size_and_cannot_be_cropped_and_nothing_is_rotated() -> None:
@@ -125,7 +150,7 @@ def test_the_cache_has_one_size_and_cannot_be_cropped_and_nothing_is_rotated() -
     for t in range(12):
         layer(x[:, t : t + 1], cache=cache)
         sizes.add(cache.n_numbers)
-    assert sizes == {4 * 4 * 4 + 3 * 3 * WIDTH + 1}  # H K V, three inputs of the convolutions, a count of positions
+    assert sizes == {4 * 4 * 4 + 3 * 3 * WIDTH + 2}  # H K V, three inputs of the convolutions, two counts
     with pytest.raises(InputError, match="keeps a state of its past"):
         cache.crop(6)
 

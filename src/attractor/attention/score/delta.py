@@ -8,7 +8,8 @@ S' k is the value that the memory holds for a key; b = 1 replaces it by v, where
 
 A position that t may not attend to counts as absent for t: it neither writes nor lets the memory fade. Without a causal
 mask, t reads the memory that all positions it may attend to have written, in their order. Padding and documents in a
-row are states that begin anew; any other mask has a memory for each query, which is exact and slow.
+row cost nothing (`Documents`); any other mask has a memory for each query, which is exact and slow. A compiled model,
+which cannot look at values, takes every mask for one of documents.
 
 The cache holds S, not keys, so it has one size at any length, cannot be cropped, and continues causal sequences alone.
 c_t is a sum of values with weights that have signs and do not sum to one. The tap `weights` shows the shares
@@ -89,30 +90,33 @@ class DeltaScore(nn.Module):
                 "cache must be None while weights of the delta rule are observed, since it holds no keys to which they "
                 "could belong; give the whole sequence in one pass"
             )
-        state, n_held = (cache.state[1:] if cache is not None else None) or (
+        state, memory = (cache.state[1:] if cache is not None else None) or (
             k.new_zeros(*k.shape[:2], k.shape[3], v.shape[3]),
-            torch.zeros(batch, dtype=torch.long, device=k.device),
+            torch.zeros(batch, 2, dtype=torch.long, device=k.device),  # its first position, how many it holds
         )
-        n_keys = n_queries + (0 if cache is None else cache.length)
-        if sees_all_past(mask, n_queries):
-            n_held = n_held + n_queries
-        elif (first := first_seen(mask, n_queries, n_held)) is not None:
-            log_decay, rate, n_held = begun_anew(log_decay, rate, first, n_held, n_keys)
+        seen = None
+        if mask.causal or (mask.allowed is None and n_queries == 1):
+            memory = memory + torch.tensor([0, n_queries], device=k.device)
+        elif mask.allowed is None and cache is None:
+            _, state = delta_attention(q, k, v, log_decay, rate, self.scale, state)
+            return self.scale * (q @ state)
+        elif (documents := Documents.of(mask, n_queries, memory)) is not None:
+            log_decay, rate = documents.of_decay(log_decay), documents.of_rate(rate)
+            seen, memory = documents.seen, documents.memory
         elif cache is None:
             return context_under_mask(q, k, v, log_decay, rate, mask, self.scale)
         else:
             raise InputError(
-                "causal_mask must show each query all positions from the beginning of its sequence or document up to "
-                "itself beside a cache of the delta rule, whose memory can leave out no other; leave the cache out"
+                "causal_mask must be that of padding and of documents in a row beside a cache of the delta rule, whose "
+                "memory can leave out no other positions; leave the cache out"
             )
-        compute = (
-            delta_attention_on_gpu if has_gpu_kernel(v, log_decay_is_finite=mask.allowed is None) else delta_attention
-        )
+        on_gpu = has_gpu_kernel(v, log_decay_is_finite=mask.allowed is None)
+        compute = delta_attention_on_gpu if on_gpu else delta_attention
         context, state = compute(q, k, v, log_decay, rate, self.scale, state)
         if cache is not None:
             cache.length += n_queries
-            cache.state[1:] = [state, n_held]
-        return context
+            cache.state[1:] = [state, memory]
+        return context if seen is None else context.masked_fill(~seen[:, None, :, None], 0.0)
 
 
 def unit_length(x: Tensor) -> Tensor:
@@ -140,50 +144,54 @@ def written(state: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor
 # --- masks ----------------------------------------------------------------------------------------------------------
 
 
-def sees_all_past(mask: Mask, n_queries: int) -> bool:
-    return mask.causal or (mask.allowed is None and n_queries == 1)
+@dataclass(frozen=True)
+class Documents:
+    """A causal mask of padding and of documents in a row: each query sees what is there of its own document.
 
+    Padding is a position that its own query does not see. A query that sees nothing leaves the memory as it is."""
 
-def first_seen(mask: Mask, n_queries: int, n_held: Tensor) -> Tensor | None:
-    """Return the first position that each query may attend to, B T, if it may attend to all from there up to itself.
+    begins: Tensor  # B T, where the memory is new
+    there: Tensor  # B T, whether the position is no padding
+    seen: Tensor  # B T, whether the query sees anything
+    memory: Tensor  # B 2, after the last position
 
-    Each begins where the query before it does, or anew with itself. A query that may attend to nothing has the next
-    position. None: the mask is another one, or its values cannot be read here."""
-    if mask.allowed is None or mask.allowed.is_meta or torch.compiler.is_compiling() or functorch_active():
-        return None
-    allowed = mask.allowed.expand(len(n_held), 1, n_queries, -1).squeeze(1)
-    key = torch.arange(allowed.shape[-1], device=allowed.device)
-    query = key[len(key) - n_queries :]
-    first = torch.where(allowed.any(-1), allowed.int().argmax(-1), query + 1)
-    spans = (key >= first.unsqueeze(-1)) & (key <= query.unsqueeze(-1))
-    fits = (allowed == spans) & (goes_on(first, query, n_held) | (first >= query)).unsqueeze(-1)
-    return first if bool(fits.all()) else None
+    @classmethod
+    def of(cls, mask: Mask, n_queries: int, memory: Tensor) -> "Documents | None":
+        """Return None for any other mask. Where values cannot be read, as in a compiled model, there is no other."""
+        if mask.allowed is None:
+            return None
+        n_keys = mask.allowed.shape[-1]
+        allowed = mask.allowed.expand(memory.shape[0], 1, n_queries, n_keys).squeeze(1)
+        key, n_past = torch.arange(n_keys, device=allowed.device), n_keys - n_queries
+        query, seen = key[n_past:], allowed.any(-1)
+        start = torch.where(seen, allowed.int().argmax(-1), 0).cummax(1).values.maximum(memory[:, :1])
+        before = torch.cat([memory[:, :1], start[:, :-1]], dim=1)
+        there = allowed.diagonal(n_past, 1, 2)
+        held = (allowed[..., :n_past] & (start == memory[:, :1]).unsqueeze(-1)).any(1)
+        present = torch.cat([held, there], dim=1)
+        own = present.unsqueeze(1) & (key >= start.unsqueeze(-1)) & (key <= query.unsqueeze(-1))
+        fits = ((allowed == own).all(-1) | ~seen) & ((start == before) | (start >= query))
+        fits = fits & ((held.sum(1, keepdim=True) == memory[:, 1:]) | (start > memory[:, :1]) | ~seen)
+        unread = allowed.is_meta or torch.compiler.is_compiling() or functorch_active()
+        if not (unread or bool(fits.all())):
+            return None
+        last = start[:, -1:]
+        n_held = (present & (key >= last)).sum(1, keepdim=True)
+        n_held = torch.where((last == memory[:, :1]) & ~held.any(1, keepdim=True), n_held + memory[:, 1:], n_held)
+        return cls(start != before, there, seen, torch.cat([last, n_held], dim=1))
 
+    def of_decay(self, log_decay: Tensor) -> Tensor:
+        there = log_decay.masked_fill(~self.there.unsqueeze(1), 0.0)
+        return there.masked_fill(self.begins.unsqueeze(1), float("-inf"))
 
-def goes_on(first: Tensor, query: Tensor, n_held: Tensor) -> Tensor:
-    """Return whether each query begins where the one before it does; the first one, where the held positions do."""
-    before = torch.cat([(query[:1] - n_held[:, None]), first[:, :-1]], dim=1)
-    return first == before
-
-
-def begun_anew(
-    log_decay: Tensor, rate: Tensor, first: Tensor, n_held: Tensor, n_keys: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Let the memory fade wholly where a query begins anew, and write nothing where it may attend to nothing.
-
-    Also return how many positions the last memory holds."""
-    query = torch.arange(n_keys - first.shape[1], n_keys, device=first.device)
-    anew = ~goes_on(first, query, n_held)
-    log_decay = log_decay.masked_fill(anew.unsqueeze(1), float("-inf"))
-    return log_decay, rate.masked_fill((first > query).unsqueeze(1), 0.0), query[-1] + 1 - first[:, -1]
+    def of_rate(self, rate: Tensor) -> Tensor:
+        return rate.masked_fill(~self.there.unsqueeze(1), 0.0)
 
 
 def context_under_mask(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, mask: Mask, scale: float
 ) -> Tensor:
     """Return c of the memory that all positions a query may attend to have written, with a memory for each query."""
-    if torch.compiler.is_compiling():  # a program has no loop over as many positions as a sequence has
-        return delta_weights(q, k, log_decay, rate, mask, scale) @ v.to(q.dtype)
     log_decay, rate = as_each_query_sees(log_decay, rate, mask, q.shape[2])
     state = k.new_zeros(*q.shape, v.shape[-1])
     for s in range(k.shape[2]):
