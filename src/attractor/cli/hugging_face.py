@@ -79,7 +79,8 @@ class ExportArguments:
     """run folder"""
     to: str = HF
     """hf, for every model, or the architecture that it has: llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3-text,
-    olmo2, olmo3, phi3, smollm3, granite, gpt2, gpt-neox, stablelm, starcoder2, cohere, deepseek-v3 or diffllama"""
+    olmo2, olmo3, phi3, smollm3, granite, gpt2, gpt-neox, stablelm, starcoder2, cohere, ministral, cwm, seed-oss,
+    internlm3, iquestcoder, arcee, hyperclovax, ernie4-5, glm, glm4, helium, deepseek-v3 or diffllama"""
     out: Path | None = None
     """new or empty folder; by default the format's name in the run folder"""
     checkpoint: str = "best"

@@ -173,6 +173,8 @@ class Architecture:
             raise self.refusal("family", TransformerConfig.family, config.family)
         act = next((act for act, mlp in self.activations.items() if mlp == config.mlp), next(iter(self.activations)))
         common = self.describe(config) | {"hidden_act": act}
+        if "head_dim" in self.defaults:  # which the width of heads that is left out stands for
+            common["head_dim"] = first_layer(config).layout.free
         if not self.partial_rotation:
             common["rope_parameters"].get(GLOBAL, common["rope_parameters"]).pop("partial_rotary_factor", None)
         self.require_same(config, self.translated(self.described(common)))

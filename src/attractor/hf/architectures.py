@@ -38,6 +38,16 @@ GEMMA2 = GEMMA1 | {
     "final_logit_softcapping": 30.0,
 }
 MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+WIDE = {"head_dim": 128, "rms_norm_eps": 1e-5}  # of several families whose heads are wider than d_model / n_heads
+GLM = {
+    "head_dim": 128,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1.5625e-7,
+    "max_position_embeddings": 131_072,
+    "attention_bias": True,
+    "partial_rotary_factor": 0.5,
+}
+GATE_UP = {"mlp.gate_up_proj": ["gate", "up"], "mlp.down_proj": ["down"]}
 FOUR_NORMS = BEFORE | AFTER | {"mlp_norm": "pre_feedforward_layernorm"}
 
 ARCHITECTURES: tuple[Architecture, ...] = (
@@ -66,7 +76,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "qwen3",
         "qwen3",
         read.normed,
-        describe=write.qwen3,
+        describe=write.qwen2,
         windows=True,
         defaults=QWEN | {"head_dim": 128},
     ),
@@ -75,7 +85,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "llama",
         read.scaled_embeddings,
         (NO_FORESIGHT,),
-        lambda config: write.shape(config) | {"head_dim": write.first_layer(config).layout.free},
         norm_offset=1.0,
         activations=GEMMA,
         defaults=GEMMA1,
@@ -141,7 +150,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         ),
         write.phi3,
         windows=True,
-        names=Names(mlp={"mlp.gate_up_proj": ["gate", "up"], "mlp.down_proj": ["down"]}),
+        names=Names(mlp=GATE_UP),
         partial_rotation=True,
         defaults={
             "rms_norm_eps": 1e-5,
@@ -302,6 +311,132 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             "rope_theta": 5e5,
         },
         aliases={"layer_norm_eps": "rms_norm_eps"},
+    ),
+    Architecture(
+        "ministral",
+        "llama",
+        read.with_kinds,
+        (off("attention_bias", "biases in this architecture"),),
+        write.kinds,
+        windows=True,
+        defaults={
+            "head_dim": None,
+            "sliding_window": 4096,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 131_072,
+        },
+    ),
+    Architecture(
+        "cwm",
+        "llama",
+        lambda stored: read.with_kinds(stored, every=4),
+        (off("attention_bias", "biases in this architecture"),),
+        write.kinds,
+        windows=True,
+        defaults=WIDE
+        | {
+            "bos_token_id": 128_000,
+            "sliding_window": 8192,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 131_072,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 1e6,
+                "factor": 16.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            },
+        },
+    ),
+    Architecture(
+        "seed_oss",
+        "llama",
+        read.biased_inputs,
+        describe=write.biased_inputs,
+        defaults={
+            "head_dim": 128,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 524_288,
+            "attention_bias": True,
+        },
+    ),
+    Architecture(
+        "internlm3",
+        "llama",
+        read.biased_alike,
+        defaults=WIDE | {"num_key_value_heads": 2, "max_position_embeddings": 32_768},
+    ),
+    Architecture(
+        "iquestcoder",
+        "llama",
+        read.shape,
+        (off("clip_qkv", "bound of queries, keys and values"), NO_WINDOW),
+        defaults=WIDE | {"num_key_value_heads": 8, "max_position_embeddings": 131_072},
+    ),
+    Architecture(
+        "arcee",
+        "llama",
+        read.shape,
+        names=Names(mlp={"mlp.up_proj": ["up"], "mlp.down_proj": ["down"]}),
+        activations={"relu2": "relu2"},
+        defaults={"hidden_act": "relu2", "rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
+    ),
+    Architecture(
+        "hyperclovax",
+        "llama",
+        read.multiplied_twice_normed,
+        describe=write.multiplied_twice_normed,
+        names=Names(norms=BEFORE | {"attention_post_norm": "post_norm1", "mlp_post_norm": "post_norm2"}),
+        defaults=dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0)
+        | {"use_post_norm": True},
+    ),
+    Architecture(
+        "ernie4_5",
+        "cohere",
+        read.biased_alike,
+        defaults=WIDE
+        | {
+            "tie_word_embeddings": True,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 131_072,
+            "rope_theta": 5e5,
+        },
+        aliases={"use_bias": "attention_bias"},
+    ),
+    Architecture(
+        "glm",
+        "cohere",
+        read.biased_inputs,
+        describe=write.biased_inputs,
+        names=Names(mlp=GATE_UP),
+        partial_rotation=True,
+        defaults=GLM,
+    ),
+    Architecture(
+        "glm4",
+        "cohere",
+        lambda stored: read.biased_inputs(stored) | {"norms_per_block": 4},
+        describe=write.biased_inputs,
+        names=Names(
+            mlp=GATE_UP,
+            norms=BEFORE | {"attention_post_norm": "post_self_attn_layernorm", "mlp_post_norm": "post_mlp_layernorm"},
+        ),
+        partial_rotation=True,
+        defaults=GLM,
+    ),
+    Architecture(
+        "helium",
+        "cohere",
+        read.biased_inputs,
+        describe=write.biased_inputs,
+        defaults={
+            "head_dim": 128,
+            "num_key_value_heads": 20,
+            "rms_norm_eps": 1e-8,
+            "max_position_embeddings": 4096,
+            "rope_theta": 1e5,
+        },
     ),
     Architecture(
         "deepseek_v3",

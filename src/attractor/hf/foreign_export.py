@@ -19,7 +19,8 @@ from attractor.hf.read_config import GLOBAL
 from attractor.models.language_model import LanguageModel
 from attractor.models.transformer import TransformerConfig
 
-NO_TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # in place of the architecture's defaults
+# None in place of the architecture's defaults, unless its class demands a number.
+NO_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def chosen_architecture(option: str) -> Architecture:
@@ -37,7 +38,8 @@ def as_foreign(
     described = known.exported(model.config)
     fields = AutoConfig.for_model(known.model_type).to_dict().keys() | {"head_dim"}  # some read it and do not state it
     stated = {name: value for name, value in described.items() if name in fields}
-    config = AutoConfig.for_model(known.model_type, **stated | NO_TOKENS | dict(token_ids))
+    none = {name: known.defaults.get(name) for name in NO_TOKENS}
+    config = AutoConfig.for_model(known.model_type, **stated | none | dict(token_ids))
     vars(config).update(older_rotation(known, stated.get("rope_parameters", {})))  # `setattr` would warn: deprecated
     assert isinstance(model.config, TransformerConfig)
     known.require_same(model.config, known.config(config.to_dict()))  # with the defaults of transformers, too

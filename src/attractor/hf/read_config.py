@@ -171,6 +171,13 @@ def with_window(stored: Described) -> dict[str, Any]:
     return shape(stored) | windows(stored, [LOCAL] * number(stored, "num_hidden_layers"))
 
 
+def with_kinds(stored: Described, every: int = 0) -> dict[str, Any]:
+    """Translate layers of two kinds. By default all have a window, or all but the first of every `every`."""
+    indices = range(number(stored, "num_hidden_layers"))
+    usual = [GLOBAL if every and index % every == 0 else LOCAL for index in indices]
+    return shape(stored) | windows(stored, stored.get("layer_types") or usual)
+
+
 def last_with_window(stored: Described) -> dict[str, Any]:
     """Translate Qwen's fields, by which the last layers have a window."""
     if not stored.get("use_sliding_window"):
@@ -194,6 +201,17 @@ def with_local_rope(stored: Described, kinds: Sequence[str], theta: float) -> di
 
 def biased(stored: Described) -> dict[str, Any]:
     return last_with_window(stored) | {"qkv_bias": True, "out_bias": False}
+
+
+def biased_inputs(stored: Described) -> dict[str, Any]:
+    """Translate attention whose output has no bias, or its own field for it."""
+    return shape(stored) | {"out_bias": bool(stored.get("attention_out_bias"))}
+
+
+def biased_alike(stored: Described) -> dict[str, Any]:
+    """Translate models of which all linear maps have a bias or none has. InternLM's first files say `qkv_bias`."""
+    bias = stored.get("qkv_bias", stored.get("attention_bias"))
+    return shape(dict(stored) | {"attention_bias": bias, "mlp_bias": bias})
 
 
 def normed(stored: Described) -> dict[str, Any]:
@@ -256,6 +274,14 @@ def multiplied(stored: Described) -> dict[str, Any]:
         "attention_scale": real(stored, "attention_multiplier"),
         "logit_scale": 1 / real(stored, "logits_scaling"),
     }
+
+
+def multiplied_twice_normed(stored: Described) -> dict[str, Any]:
+    """Translate HyperCLOVA X, which multiplies logits where Granite divides them."""
+    fields = shape(stored)
+    scale = stored.get("attention_multiplier") or (fields["head_dim"] or fields["d_model"] // fields["n_heads"]) ** -0.5
+    known = dict(stored) | {"attention_multiplier": scale, "logits_scaling": 1 / real(stored, "logits_scaling")}
+    return multiplied(known) | {"norms_per_block": 4 if stored["use_post_norm"] else 2}
 
 
 def gpt2(stored: Described) -> dict[str, Any]:

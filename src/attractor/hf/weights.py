@@ -210,7 +210,7 @@ def gemma3(layer: Attention) -> list[Tie]:
 
 
 def cohere(layer: Attention) -> list[Tie]:
-    """Tie Cohere: as Llama, with interleaved RoPE."""
+    """Tie Cohere, Ernie, GLM and Helium: as Llama, with interleaved RoPE."""
     return separate(layer, lambda part: by_sub_head(layer, part, 1))
 
 
@@ -219,8 +219,9 @@ def by_sub_head(layer: Attention, part: str, n_sub_heads: int) -> Tensor | None:
     if part == "value":
         return None
     n_heads = layer.layout.n_queries if part == "query" else layer.layout.n_kv_heads
-    rows = torch.arange(n_heads * layer.layout.free)
-    return deinterleave(rows.view(n_sub_heads * n_heads, -1)).flatten()
+    rows = torch.arange(n_heads * layer.layout.free).view(n_sub_heads * n_heads, -1)
+    rotated, rest = rows[:, : layer.rope_width], rows[:, layer.rope_width :]
+    return torch.cat([deinterleave(rotated), rest], dim=1).flatten()
 
 
 def fused(name: str, by_head: bool = False, transposed: bool = False) -> Callable[[Attention], list[Tie]]:

@@ -40,8 +40,7 @@ def shape(config: TransformerConfig) -> dict[str, Any]:
 def rotation(config: TransformerConfig) -> dict[str, Any]:
     """Return the rotary parameters: the inverse of `scaling`."""
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
-    if (fraction := config.staged_attention.couple.rope_fraction) != 1:
-        rope["partial_rotary_factor"] = fraction
+    rope["partial_rotary_factor"] = config.staged_attention.couple.rope_fraction
     if config.rope_scaling is None:
         return rope
     kind, numbers, short, long = parse_scaling(config.rope_scaling)
@@ -79,10 +78,6 @@ def qwen2(config: TransformerConfig) -> dict[str, Any]:
     return kinds(config) | {"use_sliding_window": window is not None, "max_window_layers": first}
 
 
-def qwen3(config: TransformerConfig) -> dict[str, Any]:
-    return qwen2(config) | {"head_dim": first_layer(config).layout.free}
-
-
 def olmo3(config: TransformerConfig) -> dict[str, Any]:
     """Return the fields of layers of two kinds, with a rotation for each."""
     stored = kinds(config)
@@ -93,7 +88,6 @@ def olmo3(config: TransformerConfig) -> dict[str, Any]:
 def gemma2(config: TransformerConfig) -> dict[str, Any]:
     layer = first_layer(config)
     return kinds(config) | {
-        "head_dim": layer.layout.free,
         "attn_logit_softcapping": layer.softcap,
         "final_logit_softcapping": config.logit_softcap,
         "query_pre_attn_scalar": round(layer.scale**-2),
@@ -117,6 +111,18 @@ def multiplied(config: TransformerConfig) -> dict[str, Any]:
         "attention_multiplier": first_layer(config).scale,
         "logits_scaling": 1 / config.logit_scale,
     }
+
+
+def multiplied_twice_normed(config: TransformerConfig) -> dict[str, Any]:
+    stored = multiplied(config)
+    return stored | {"logits_scaling": config.logit_scale, "use_post_norm": config.norms_per_block == 4}
+
+
+def biased_inputs(config: TransformerConfig) -> dict[str, Any]:
+    """Return the fields of attention whose output has its own bias, or none: the inverse of `biased_inputs`."""
+    attention = config.staged_attention
+    biases = getattr(attention.project, "qkv_bias", False), getattr(attention.output, "out_bias", False)
+    return shape(config) | dict(zip(("attention_bias", "attention_out_bias"), biases, strict=True))
 
 
 def without_rope(config: TransformerConfig) -> dict[str, Any]:

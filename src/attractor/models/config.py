@@ -88,7 +88,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     head_dim: int | None = None
     """width of a head; by default d_model / n_heads"""
     mlp: str = "swiglu"
-    """kind of MLP: swiglu, geglu, geglu-tanh, gelu or gelu-tanh"""
+    """kind of MLP: swiglu, geglu, geglu-tanh, gelu, gelu-tanh or relu2"""
     tied_embeddings: bool = True
     """use one matrix for the embedding and the readout"""
     norm_eps: float = 1e-6

@@ -9,6 +9,10 @@ from torch import Tensor, nn
 gelu_tanh = partial(F.gelu, approximate="tanh")
 
 
+def relu_squared(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
 class GatedMLP(nn.Module):
     """down(act(gate x) * up x), three matrices."""
 
@@ -44,4 +48,5 @@ MLPS: dict[str, Callable[..., nn.Module]] = {
     "geglu-tanh": partial(GatedMLP, gelu_tanh),  # Gemma's
     "gelu": PlainMLP,
     "gelu-tanh": partial(PlainMLP, activation=gelu_tanh),  # GPT-2's
+    "relu2": partial(PlainMLP, activation=relu_squared),
 }
