@@ -169,8 +169,8 @@ class Documents:
         there = allowed.diagonal(n_past, 1, 2)
         held = (allowed[..., :n_past] & (start == memory[:, :1]).unsqueeze(-1)).any(1)
         present = torch.cat([held, there], dim=1)
-        own = present.unsqueeze(1) & (key >= start.unsqueeze(-1)) & (key <= query.unsqueeze(-1))
-        fits = ((allowed == own).all(-1) | ~seen) & ((start == before) | (start >= query))
+        expected = present.unsqueeze(1) & (key >= start.unsqueeze(-1)) & (key <= query.unsqueeze(-1))
+        fits = ((allowed == expected).all(-1) | ~seen) & ((start == before) | (start >= query))
         fits = fits & ((held.sum(1, keepdim=True) == memory[:, 1:]) | (start > memory[:, :1]) | ~seen)
         unread = allowed.is_meta or torch.compiler.is_compiling() or functorch_active()
         if not (unread or bool(fits.all())):
