@@ -17,7 +17,7 @@ from attractor.attention import PRESETS
 from attractor.attention.acting_weight import acting_weight
 from attractor.corpus.tokenizer import ByteTokenizer
 from attractor.errors import InputError
-from attractor.hf.auto_classes import AttractorForCausalLM, AttractorModel
+from attractor.hf.auto_classes import AttractorForCausalLM, AttractorForSequenceClassification, AttractorModel
 from attractor.hf.export import as_hugging_face
 from attractor.hf.tokenizers import as_fast_tokenizer
 from attractor.models import ItrSAConfig
@@ -219,6 +219,7 @@ def saved(name: str, folder: Path) -> Any:
     [
         *product(("sft", "dpo"), ("standard", "coupled-hamiltonian", "untied", "fast-slow")),
         *product(("packed sft",), ("standard", "coupled-hamiltonian", "untied")),  # FastSlow refuses packed rows
+        *product(("reward",), ("standard", "fast-slow")),
     ],
 )
 def test_trainers_of_trl_take_twenty_steps(kind: str, name: str, adapter: bool, tmp_path: Path) -> None:
@@ -247,6 +248,11 @@ def test_trainers_of_trl_take_twenty_steps(kind: str, name: str, adapter: bool, 
     if kind == "dpo":
         pairs = datasets.Dataset.from_dict(PAIRS)
         trainer = trl.DPOTrainer(args=trl.DPOConfig(**options), train_dataset=pairs, **shared)
+    elif kind == "reward":
+        judge = CONFIGS[name].replace(vocab_size=ByteTokenizer().vocab_size, n_classes=1, pool="last")
+        shared["model"] = AttractorForSequenceClassification.of(judge.build(0))
+        pairs = datasets.Dataset.from_dict({name: PAIRS[name] for name in ("chosen", "rejected")})
+        trainer = trl.RewardTrainer(args=trl.RewardConfig(**options), train_dataset=pairs, **shared)
     else:
         config = trl.SFTConfig(**options, packing=kind == "packed sft")
         texts = datasets.Dataset.from_dict({"text": TEXTS})

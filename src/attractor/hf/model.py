@@ -349,10 +349,12 @@ class AttractorForSequenceClassification(AttractorPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
+        use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
     ) -> SequenceClassifierOutput | tuple[Any, ...]:
+        """`use_cache` is taken, as trainers of reward models give it, and changes nothing: there is no next token."""
         with self.observed(output_hidden_states, output_attentions) as seen:
             hidden, aux_loss, real = self.encode(input_ids, inputs_embeds, attention_mask, position_ids)
         logits = F.linear(self.model.read(hidden, real), self.model.readout)
