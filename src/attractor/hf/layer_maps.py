@@ -79,7 +79,7 @@ def named_layers(model: nn.Module, name: str) -> nn.ModuleList:
 
 def stream_of(out: Any) -> Tensor:
     """Return the residual stream, which is the first of several outputs of a layer."""
-    return out[0] if isinstance(out, tuple) else out
+    return out[0] if isinstance(out, tuple | list) else out
 
 
 def _through(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], h: Tensor) -> Tensor:
