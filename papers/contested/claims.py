@@ -93,7 +93,7 @@ CLAIMS = (
     Claim(
         "X9",
         "gated DeltaNet with one full layer in four recalls what a window of 32 cannot see, at 512 tokens",
-        "Kimi Linear and Qwen3-Next mix three such layers with one of full attention",
+        "Kimi Linear mixes three such layers with one of full attention",
         "contested-hybrids",
         recalls_more("DeltaNet and full", "512 tokens"),
     ),

@@ -1,7 +1,8 @@
 """Shared settings of the studies of disputed mechanisms: those of language models, with rotary positions.
 
 A row that adds parameters has a narrower MLP, so that all rows have equally many, to .1%.
-The learning rate of each row is the best of a pilot on a seed that judges nothing (`studies/contested-rates.py`).
+All rows have the rate of the base until a pilot on a seed that judges nothing (`studies/contested-rates.py`) gives each
+its own, here in RATES, before the first run that is judged.
 """
 
 from typing import Any
@@ -24,6 +25,7 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 
+RATES: dict[str, dict[str, float]] = {}  # by scale and row
 MLP_WIDTHS = {  # of the rows that differ from the base's 192 and 384
     "laptop": {"gated-heads": 191, "xsa, gated-heads": 191, "short-conv": 191, "differential-v2": 171},
     "desk": {"gated-heads": 383, "xsa, gated-heads": 383, "short-conv": 383, "differential-v2": 341},
@@ -33,7 +35,7 @@ MLP_WIDTHS = {  # of the rows that differ from the base's 192 and 384
 def scale(name: str, seeds: int, *rows: str) -> Scale:
     widths = MLP_WIDTHS.get(name, {})
     tuned = {(row, ""): {"d_ff": widths[row]} for row in rows if row in widths}
-    return Scale(setting(name), tuple(range(seeds)), tuned=tuned)
+    return Scale(setting(name), tuple(range(seeds)), rates=RATES.get(name, {}), tuned=tuned)
 
 
 def setting(scale: str, **changes: Any) -> TrainConfig:
