@@ -493,6 +493,6 @@ def architecture(model_type: object) -> Architecture:
             return known
     names = ", ".join(known.model_type for known in ARCHITECTURES)
     raise InputError(
-        f"model_type must be one of attractor, {names}, got {model_type!r}; 'attractor evaluate' takes causal models of "
-        "other types directly, and so does 'attractor measure' where docs/control-architectures.md says yes"
+        f"model_type must be one of attractor, {names}, got {model_type!r}; 'attractor evaluate' takes causal models "
+        "of other types directly, and so does 'attractor measure' where docs/control-architectures.md says yes"
     )
