@@ -15,6 +15,7 @@ from attractor.models.energy import (
     EnergyAttention,
     cayley,
     pseudo_energy,
+    symmetric,
 )
 
 KINDS = {"single": 1, "multi": 4}  # number of heads
@@ -118,6 +119,24 @@ def test_the_layer_keeps_the_contract_of_attention(kind: str) -> None:
 def test_the_energy_of_a_single_head_refuses_several_heads() -> None:
     with pytest.raises(InputError, match="n_heads must be 1 under the energy of a single head, got 4"):
         ENERGIES["single"](D, 4)
+
+
+def slopes(matrix: Tensor, x: Tensor) -> Tensor:
+    """Return <dE/dX, dX> of one head with W_V = sym(A), sample by sample; it is negative where the energy falls."""
+    x = x.clone().requires_grad_()
+    logits = x @ matrix @ x.mT
+    (gradient,) = torch.autograd.grad(-logits.exp().sum(), x)
+    motion = logits.softmax(-1) @ x @ symmetric(matrix)
+    return (gradient * motion).sum((-2, -1)).detach()
+
+
+def test_a_symmetric_matrix_never_raises_the_energy_and_an_asymmetric_one_sometimes_does() -> None:
+    """The sample has 20,000 draws of two tokens in the plane with lengths of about 2."""
+    matrices, x = states(20_000, 2, 2, seed=3), 2 * states(20_000, 2, 2, seed=4)
+    mostly_turning = symmetric(matrices) + 4 * (matrices - matrices.mT)
+    kinds = (symmetric(matrices), matrices, mostly_turning)
+    never, sometimes, often = (float((slopes(matrix, x) > 0).double().mean()) for matrix in kinds)
+    assert 0 == never < sometimes < min(often, 0.5)
 
 
 def test_pseudo_energy_is_the_trace_over_real_positions() -> None:

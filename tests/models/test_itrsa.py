@@ -115,7 +115,7 @@ def test_orthogonal_values_and_energies_run_in_half_precision() -> None:
 
 
 def test_decayed_attention_on_a_rotated_grid_is_refused() -> None:
-    with pytest.raises(InputError, match="positions must be learned, rope or grid for decayed attention"):
+    with pytest.raises(InputError, match=r"positions must be learned, rope or grid .* whose values hold a decay"):
         built(attention="decay", positions="grid-rope")
 
 

@@ -140,6 +140,7 @@ class Transformer(LanguageModel):
         self.blocks = nn.ModuleList(kind(config, config.layer_mechanism(i), i) for i in range(config.n_layers))
         theta = config.local_rope_theta
         self.local_rope = None if theta is None else Rope(self.rope_width, theta)
+        self.mixes_first_values = any(map(mixes_first_values, config.mechanisms))
 
     @property
     def layers(self) -> list[Block]:
@@ -162,7 +163,7 @@ class Transformer(LanguageModel):
         rotations = self.rotations(placement)
         if cache is not None and x.shape[1] == 1 and (parts := plain_block_modules(self.blocks)) is not None:
             return decode_step(parts, x, placement.mask, rotations, cast(TransformerCache, cache).layers), aux_loss
-        carried = [FirstValues()] * any(map(mixes_first_values, self.config.mechanisms))
+        carried = [FirstValues()] * self.mixes_first_values
         for block, rotation, its_cache in zip(self.layers, rotations, caches, strict=True):
             x, aux = self.run(block, x, placement.mask, rotation, its_cache, *carried)
             aux_loss = aux_loss + aux

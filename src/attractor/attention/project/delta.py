@@ -65,7 +65,7 @@ class DeltaProjection(nn.Module):
         projected = torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1)
         convolved = F.silu(self.convolution(projected, around))  # (1)
         q, k, v = (split_heads(part, width=self.layout.free) for part in convolved.chunk(3, dim=-1))
-        log_decay = -self.log_size.exp() * F.softplus(self.decay(x))  # (2)
+        log_decay = self.log_size.exp() * F.logsigmoid(-self.decay(x))  # (2), since softplus(z) = -log sigmoid(-z)
         of_heads = torch.stack(
             [tap("log_decay", log_decay.transpose(1, 2)), self.rate(x).sigmoid().transpose(1, 2)], -1
         )
