@@ -54,7 +54,7 @@ def test_a_program_of_torch_export_takes_padded_batches_of_any_size(name: str) -
             prefer_deferred_runtime_asserts_over_guards=True,
         ).module()
         for batch in (EXAMPLE, EXAMPLE, LONGER):
-            tolerance = 2e-6 if name == "gated-deltanet" else 1e-6  # a program has one chunk, a model several
+            tolerance = 5e-6 if name == "gated-deltanet" else 1e-6  # a program has one chunk, a model several
             torch.testing.assert_close(program(*batch), model(*batch), rtol=0, atol=tolerance)
 
 
