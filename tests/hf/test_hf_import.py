@@ -200,9 +200,23 @@ def test_a_model_is_read_without_transformers_in_memory_of_its_own_size(tmp_path
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "another type": (
-        {"model_type": "qwen3_moe"},
-        ["model_type must be one of attractor, llama", "got 'qwen3_moe'; ", "attractor measure"],
+    "gpt_oss": (
+        {"model_type": "gpt_oss"},
+        [
+            "model_type must be one of attractor, llama",
+            "attractor has no mixtures of experts (MoE), or attention sinks",
+        ],
+    ),
+    "moe": ({"model_type": "qwen3_moe"}, ["'qwen3_moe'", "mixtures of experts (MoE)", "attractor measure"]),
+    "nobody": ({"model_type": "nobodys"}, ["got 'nobodys'; "]),
+    "encoder": (
+        {"model_type": "bert"},
+        ["'bert': a model with an encoder, whose positions see what comes after them; attractor imports, measures"],
+    ),
+    "encoder and decoder": ({"model_type": "t5"}, ["'t5': a model with an encoder", "causal language models alone"]),
+    "norm after rotation": (
+        {"model_type": "hunyuan_v1_dense"},
+        ["attractor has no norm of queries and keys after their rotation; 'attractor evaluate' takes"],
     ),
     "experts": (
         {"model_type": "deepseek_v3", "first_k_dense_replace": 1, "num_hidden_layers": 3},

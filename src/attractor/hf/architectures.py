@@ -3,7 +3,7 @@
 from attractor.errors import InputError
 from attractor.hf import read_config as read
 from attractor.hf import write_config as write
-from attractor.hf.architecture import BEFORE, Architecture, Names, Need, off
+from attractor.hf.architecture import BEFORE, NOT_CAUSAL, Architecture, Names, Need, off
 
 GEMMA = {"gelu_pytorch_tanh": "geglu-tanh", "gelu": "geglu-tanh"}  # its first config files say gelu and mean tanh
 PLAIN = {"gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "gelu_fast": "gelu-tanh"}
@@ -487,12 +487,40 @@ ARCHITECTURES: tuple[Architecture, ...] = (
 )
 
 
+MOE = "mixtures of experts (MoE)"
+LACKING = {
+    "gemma3": "images; the text model alone has model_type gemma3_text",
+    "gptj": "interleaved rotation of a part of each head, or a bias of the readout",
+    "opt": "shifted learned positions, or ReLU",
+    "phi": "bias of the readout",
+    "olmo": "norm without weights, or clipped queries",
+    "cohere2": "windows in the layers with RoPE alone, in this table",
+    "gpt_oss": f"{MOE}, or attention sinks",
+    **dict.fromkeys(("falcon", "bloom"), "attention with biases by distance (ALiBi)"),
+    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2"), MOE),
+    **dict.fromkeys(("mamba", "mamba2"), "state-space layers"),
+    "ministral3": "scale of queries that grows with their position",
+    "exaone4": "windows in the layers with RoPE alone, in this table",
+    "hunyuan_v1_dense": "norm of queries and keys after their rotation",
+    "apertus": "activation xIELU",
+}
+WITH_ENCODERS = (
+    *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "eurobert", "modernbert"),
+    *("mpnet", "nomic_bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "bart", "led", "m2m_100", "marian", "mbart"),
+    *("mt5", "pegasus", "t5", "t5gemma", "umt5", "whisper"),
+)
+
+
 def architecture(model_type: object) -> Architecture:
     for known in ARCHITECTURES:
         if known.model_type == model_type:
             return known
     names = ", ".join(known.model_type for known in ARCHITECTURES)
+    refused = f"model_type must be one of attractor, {names}, got {model_type!r}"
+    if model_type in WITH_ENCODERS:
+        raise InputError(f"{refused}: a model with an encoder, whose positions see what comes after them; {NOT_CAUSAL}")
+    why = f": attractor has no {LACKING[model_type]}" if isinstance(model_type, str) and model_type in LACKING else ""
     raise InputError(
-        f"model_type must be one of attractor, {names}, got {model_type!r}; 'attractor evaluate' takes causal models "
-        "of other types directly, and so does 'attractor measure' where docs/control-architectures.md says yes"
+        f"{refused}{why}; 'attractor evaluate' takes causal models of other types directly, and so does 'attractor "
+        "measure' where docs/control-architectures.md says yes"
     )

@@ -26,6 +26,8 @@ from torch import Tensor
 from attractor.kernels.decay import PIECE, in_pieces, survival
 from attractor.kernels.precision import without_autocast
 
+HAS_GPU_KERNELS = find_spec("fla") is not None
+
 
 def delta_attention(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, scale: float, state: Tensor, piece: int = PIECE
@@ -38,9 +40,9 @@ def delta_attention(
     piece = length if torch.compiler.is_exporting() else max(1, min(piece, length))
     with without_autocast(q):
         inputs = (x.to(state.dtype) for x in (q, k, v, log_decay.unsqueeze(-1), rate.unsqueeze(-1)))
-        q, k, v, log_decay, rate = (x if piece == length else in_pieces(x, piece).movedim(2, 0) for x in inputs)
-        if piece == length:
-            q, k, v, log_decay, rate = (x.unsqueeze(0) for x in (q, k, v, log_decay, rate))  # N B H P .
+        q, k, v, log_decay, rate = (  # N B H P .
+            x.unsqueeze(0) if piece == length else in_pieces(x, piece).movedim(2, 0) for x in inputs
+        )
         kept = survival(log_decay.squeeze(-1))  # d_ij
         reached = log_decay.cumsum(-2).exp()  # e_i
         written, forgotten = solve_writes(k, rate, kept, torch.cat([v, reached * k], dim=-1)).split(
@@ -63,7 +65,7 @@ def solve_writes(k: Tensor, rate: Tensor, kept: Tensor, right: Tensor) -> Tensor
 
 def has_gpu_kernel(v: Tensor, log_decay_is_finite: bool) -> bool:
     half = v.dtype in (torch.float16, torch.bfloat16)
-    return v.is_cuda and half and v.shape[2] > 1 and log_decay_is_finite and find_spec("fla") is not None
+    return v.is_cuda and half and v.shape[2] > 1 and log_decay_is_finite and HAS_GPU_KERNELS
 
 
 def delta_attention_on_gpu(

@@ -96,7 +96,7 @@ class DeltaScore(nn.Module):
         )
         seen = None
         if mask.causal or (mask.allowed is None and n_queries == 1):
-            memory = memory + torch.tensor([0, n_queries], device=k.device)
+            memory = torch.cat([memory[:, :1], memory[:, 1:] + n_queries], dim=1)
         elif mask.allowed is None and cache is None:
             _, state = delta_attention(q, k, v, log_decay, rate, self.scale, state)
             return self.scale * (q @ state)
