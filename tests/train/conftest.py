@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from same_runs import interrupting
 from torch import Tensor
 
 from attractor.models import TransformerConfig
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import Run
+from same_runs import interrupting
 
 MODEL = TransformerConfig(
     vocab_size=320, d_model=16, n_heads=2, n_layers=1, d_ff=32, max_seq_len=64, positions="rope", dropout=0.1

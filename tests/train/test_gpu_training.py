@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from same_runs import newest_tensors
 
 from attractor.attention import PRESETS
 from attractor.errors import RunInterrupted
@@ -24,6 +23,7 @@ from attractor.study.stacked import train_stacked
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
+from same_runs import newest_tensors
 
 pytestmark = pytest.mark.gpu
 

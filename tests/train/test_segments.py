@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from same_runs import build_run, newest_tensors
 from torch import Tensor
 
 from attractor.models import ItrSAConfig, RecursiveConfig
@@ -18,6 +17,7 @@ from attractor.train.distributed import World
 from attractor.train.loop import Run, train
 from attractor.train.plan import plan_run
 from attractor.train.segments import Segments
+from same_runs import build_run, newest_tensors
 
 SHAPE: dict[str, Any] = {"d_model": 8, "n_heads": 2, "max_seq_len": 16, "blank": None, "vocab_size": 5}
 MODEL = RecursiveConfig(**SHAPE, d_ff=12, n_layers=1, n_inner=2, n_iterations=6, n_segments=3)
