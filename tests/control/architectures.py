@@ -242,7 +242,7 @@ def try_measure(model: nn.Module) -> str:
     except InputError as error:
         return str(error)
     except Exception as error:
-        return f"its own code fails, {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return f"its own code fails with {type(error).__name__}"
     return ""
 
 
@@ -279,6 +279,10 @@ def reason(refusal: str) -> str:
         return "layers share their query weights"
     if held := re.search(r"(\w+) must hold a floating-point parameter .*? got (\w+) with", refusal):
         return f"{held[1]} is a {held[2]}, no plain linear layer"
+    if "must have one list of num_hidden_layers" in refusal:
+        return "several lists of layers" if refusal.count("' of ") > 1 else "its list is not num_hidden_layers long"
+    if "must each be called once" in refusal:
+        return "layers do not read what the one before wrote"
     return refusal.partition(";")[0]
 
 
