@@ -12,6 +12,7 @@ from tyro.conf import Positional
 
 from attractor.cli.console import answer, say
 from attractor.cli.options import Carrying, runtime_of
+from attractor.cli.parsing import refuse_file
 from attractor.cli.study_code import announce_code
 from attractor.cli.study_ending import report_study
 from attractor.console import print_line
@@ -22,6 +23,7 @@ from attractor.train.hardware import resolve_device
 
 if TYPE_CHECKING:
     from attractor.runs.study_record import Design
+    from attractor.study.study import Study
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,12 @@ class StudyListArguments:
 class StudyPlanArguments:
     file: Positional[Path]
     """study file, as in papers/*/studies/; it is Python and is executed"""
-    scale: str = "smoke"
-    """smoke, laptop, desk, bench, paper or own"""
+    scale: str | None = None
+    """smoke, laptop, desk, bench, paper or own; by default the only one of the study, or smoke"""
     root: Path = Path("runs")
     """folder of runs and reports"""
     seeds: tuple[int, ...] | None = None
-    """seeds of every row; by default the scale's"""
+    """seeds of every row, also as 0-7; by default the scale's"""
     device: str = Runtime.device
 
 
@@ -78,9 +80,10 @@ def study_run(args: StudyRunArguments, console: Console) -> None:
 
     announce_code(args.file, console)
     study = load_study(args.file)
+    scale = scale_of(args, study)
     command = shlex.join(["attractor", *(_within_its_folder(args.file, word) for word in sys.argv[1:])])
     conduct = Conduct(
-        scale=args.scale,
+        scale=scale,
         root=args.root,
         launcher=args.launcher,
         workers=args.workers,
@@ -93,11 +96,15 @@ def study_run(args: StudyRunArguments, console: Console) -> None:
         gpus_per_run=args.gpus_per_run,
     )
     runtime = runtime_of(args)
-    if args.scale != "smoke" and not (conduct.folder_of(study) / STUDY_FILE).exists():  # at its first start
-        seeds = args.seeds or study.on(args.scale).seeds
-        print_chances(args.file, study.design(args.scale, seeds, command), console)
+    if scale != "smoke" and not (conduct.folder_of(study) / STUDY_FILE).exists():  # at its first start
+        seeds = args.seeds or study.on(scale).seeds
+        print_chances(args.file, study.design(scale, seeds, command), console)
     record, failures = run_study(study, conduct, runtime, console)
     report_study(record, conduct.folder_of(study), failures, console)
+
+
+def scale_of(args: StudyPlanArguments, study: "Study") -> str:
+    return args.scale or (next(iter(study.scales)) if len(study.scales) == 1 else "smoke")
 
 
 def _within_its_folder(file: Path, word: str) -> str:
@@ -117,7 +124,7 @@ def study_plan(args: StudyPlanArguments, console: Console) -> None:
 
     announce_code(args.file, console)
     study = load_study(args.file)
-    conduct = Conduct(scale=args.scale, root=args.root, seeds=args.seeds)
+    conduct = Conduct(scale=scale_of(args, study), root=args.root, seeds=args.seeds)
     resolve_device(args.device)
     planned = plan_study(study, conduct, Runtime(args.device))
     console.print(Text(f"{study.title} ({study.source})\n{study.question}"))
@@ -157,8 +164,7 @@ def study_list(args: StudyListArguments, console: Console) -> None:
     from attractor.study.outline import outline_of
 
     folder = args.folder or papers_folder() or Path()
-    if folder.is_file():
-        raise InputError(f"folder must be a folder, and '{folder}' is a file; give '{folder.parent}'")
+    refuse_file(folder)
     files = [
         file for pattern in (f"*/{STUDIES}/*.py", f"{STUDIES}/*.py", "*.py") for file in sorted(folder.glob(pattern))
     ]

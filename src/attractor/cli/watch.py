@@ -7,6 +7,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from attractor.cli.console import say
+from attractor.cli.parsing import refuse_file
 
 PORT = 8642
 
@@ -26,6 +27,7 @@ def watch(args: WatchArguments, console: Console) -> None:
     """
     from attractor.report.live_server import LiveServer
 
+    refuse_file(args.folder)
     with LiveServer(args.folder, args.port) as server:
         say(console, f"{server.address} shows the runs in '{args.folder}'; Ctrl-C ends")
         try:

@@ -16,7 +16,7 @@ from attractor.console import print_line, seconds_of
 from attractor.errors import InputError, require, unknown
 from attractor.runs.configuration import config_hash
 from attractor.runs.quantity import Quantity
-from attractor.runs.study_record import BUDGETS, RATES, StudyRecord, further_name
+from attractor.runs.study_record import RATES, StudyRecord, further_name
 from attractor.study.budget import costs_in_words
 from attractor.study.launch import diverged
 from attractor.study.plan import Conduct, plan_study
@@ -29,6 +29,7 @@ from attractor.train.config import Runtime, TrainConfig, data_of
 from attractor.train.fit import FreeMemory
 
 DEFAULT_PRESETS = ("standard", "coupled-euler", "differential", "gated")
+MATCHES = ("tokens", "parameters", "flops", "wall")  # what may be equal between rows
 SCALE = "own"
 PILOT_SEED = 1000  # decides the rate of each row, and judges none
 SEEDS, MOST_SEEDS = 4, 8  # of a row, by default: without looks, and with them
@@ -70,8 +71,8 @@ class Asked:
 
     def __post_init__(self) -> None:
         require_seeds(self.chosen_seeds)
-        if self.match not in BUDGETS:
-            raise unknown("match", self.match, BUDGETS)
+        if self.match not in MATCHES:
+            raise unknown("match", self.match, MATCHES)
         at_equal_tokens = self.match in ("tokens", "parameters")
         rule, why = "tokens or parameters with --thorough", "a lead is measured at equal tokens and at equal seconds"
         require(not self.thorough or at_equal_tokens, "match", rule, self.match, why)
@@ -200,7 +201,7 @@ def labelled(presets: Sequence[Any]) -> dict[str, str | Mechanism]:
     """Return the mechanisms by the names of their rows; the files that they name are executed."""
     named = [mechanism(preset) for preset in presets]
     labels = [label_of(chosen) for chosen in named]
-    require(len(set(labels)) == len(labels), "presets", "without repetition", " ".join(labels))
+    require(len(set(labels)) == len(labels), "mechanisms", "without repetition", " ".join(labels))
     return dict(zip(labels, named, strict=True))
 
 
@@ -214,9 +215,9 @@ def comparison(
 ) -> Study:
     """Return the study of these mechanisms. The first is the baseline, and the control is always among the rows."""
     mechanisms = labelled(presets)
-    require(len(mechanisms) >= 1, "presets", "at least one name", "none")
+    require(len(mechanisms) >= 1, "mechanisms", "at least one name", "none")
     baseline = next(iter(mechanisms))
-    require(baseline != CONTROL, "presets", "led by the baseline, which the control cannot be", CONTROL)
+    require(baseline != CONTROL, "mechanisms", "led by the baseline, which the control cannot be", CONTROL)
     require(margin is None or margin > 0, "margin", "above 0", margin)
     # The base already has the fields that the task demands, such as a vocabulary, and may have larger values.
     demanded = {field: getattr(base.model, field) for field in task.demands}

@@ -82,8 +82,8 @@ def test_the_same_command_gives_the_same_numbers(llama: Path, text: Path, tmp_pa
 
 def test_half_precision_is_measured_without_jacobians(llama: Path, text: Path) -> None:
     with pytest.raises(InputError, match=r"dtype must be fp32 or fp64 for Jacobians, .*--no-jacobians"):
-        attractor_measure(llama, "--on", text, *BRIEFLY, "--dtype=bf16")
-    assert "exponents" not in attractor_measure(llama, "--on", text, *BRIEFLY, "--dtype=bf16", "--no-jacobians")
+        attractor_measure(llama, "--on", text, *BRIEFLY, "--precision=bf16")
+    assert "exponents" not in attractor_measure(llama, "--on", text, *BRIEFLY, "--precision=bf16", "--no-jacobians")
 
 
 @pytest.mark.slow
