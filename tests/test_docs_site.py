@@ -21,7 +21,9 @@ NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
 PAGES = sorted([*DOCS.rglob("*.md"), *NOTEBOOKS])
 PAGES_OF_PAPERS = [folder / "page.md" for folder in PAPERS]  # which docs/papers/ includes
 RESULTS = ROOT / "results"
-DIRECTIVE = re.compile(r"^:::\{(\w+)\} ?([^\n]*)\n(.*?)^:::$", re.MULTILINE | re.DOTALL)
+DIRECTIVE = re.compile(
+    r"^(?:<!-- )?:::\{(\w+)\} ?([^\n]*?)(?: -->)?\n(.*?)^(?:<!-- )?:::(?: -->)?$", re.MULTILINE | re.DOTALL
+)
 # These pages show measurements by directives, since a typed figure would not follow the results.
 MEASURED = [*sorted((DOCS / "mechanisms").glob("*.md")), DOCS / "stabilise.md", DOCS / "controlled-comparisons.md"]
 
@@ -124,7 +126,7 @@ def test_notebooks_run_with_the_pages_that_train() -> None:
 
 
 def test_every_figure_of_a_page_is_drawn_and_every_drawing_is_shown() -> None:
-    shown = {argument.replace("-", "_") for _, argument, _ in directives("picture")}
+    shown = {argument for _, argument, _ in directives("picture") if "/" not in argument}
     functions = definitions(DOCS / "figures.py")
     assert shown <= functions
     text = (DOCS / "figures.py").read_text()

@@ -56,7 +56,7 @@ from attractor.train.config import TrainConfig
 BASE = TrainConfig().replace(corpus="text.txt", d_model=16, n_heads=2, n_layers=1, d_ff=16, n_steps=2, warmup_steps=1)
 STUDY = Study(
     title="t", question="q", source="s", rows=axis("attention", "standard", "gated"), baseline="standard",
-    scales={"smoke": Scale(BASE, seeds=(0,))},
+    scales={"desk": Scale(BASE, seeds=(0,))},
 )
 """
 

@@ -63,6 +63,7 @@ def test_a_run_and_a_llama_are_measured_together(run: Path, llama: Path, text: P
     assert lines[-1] == str(out / "index.html")
     assert [line for line in lines if line in ("ours", "llama")] == ["ours", "llama"]
     assert sum(line.startswith("exponents over depth") for line in lines) == 2
+    assert sum("sink: attention on position 0" in line for line in lines) == 1  # the legend of both tables
     ours, theirs = json.loads((out / "measures.json").read_text())["models"]
     assert (len(ours["layers"]), len(theirs["layers"])) == (1, 2)
     for found in (ours, theirs):
