@@ -128,8 +128,8 @@ def refuse_out_of_reach(optimizers: Iterable[Optimizer], named: Mapping[str, Row
         for what, parameter in (("weight", rows.weight), ("bias", rows.bias)):
             if parameter is not None and parameter.is_meta:
                 raise InputError(
-                    f"the {what} of {place} must hold values for {name}, but is on the meta device, as offloaded weights "
-                    "are: load the whole model before you train it"
+                    f"the {what} of {place} must hold values for {name}, but is on the meta device, as are offloaded "
+                    "weights: load the whole model before you train it"
                 )
             if parameter is not None and parameter.requires_grad and parameter not in given:
                 raise InputError(
