@@ -281,7 +281,7 @@ COMMANDS = {
     "ranks": (*STUDY, "--launcher=torchrun"),
     "ray": (*STUDY, "--launcher=ray"),
     "bench": ("bench", "standard", *BENCH, "--device=cpu", "--no-peers", "--out=bench.json"),
-    "compiler": ("train", *RUN, "--compile=True", "--out=run"),
+    "compiler": ("train", *RUN, "--compile", "--out=run"),
 }
 NAMES = ("random", "types", "profile", "queue", "statistics", "string", "signal", "struct", "numpy", "torch")
 MISSING = {

@@ -17,7 +17,7 @@ COMMANDS = {  # each with its module and its function, whose docstring is the he
     "race": "race.race",
     "train": "runs.train",
     "report": "evidence.report",
-    "watch": "watch.watch",
+    "watch": "stored_runs.watch",
     "runs list": "stored_runs.runs_list",
     "runs show": "stored_runs.runs_show",
     "runs compare": "stored_runs.runs_compare",
@@ -51,14 +51,8 @@ GROUPS = {
 # `watch` and `completion` find nothing, and `runs list` prints an object a line itself.
 WITH_JSON = tuple(name for name in COMMANDS if name not in ("runs list", "watch", "completion"))
 KINDS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: "FLAG"}
-NAMED = (
-    "recipe",
-    "size",
-    "attention",
-    "attention_global",
-    "slow_attention",
-    "task",
-)  # options that take a name which `list` shows
+# options that take a name which `list` shows
+NAMED = ("recipe", "size", "attention", "attention_global", "slow_attention", "task")
 UNSET = ("; by default ", "; None: ")  # what comes before the meaning of None in the docstring of a field
 FROM_THE_TASK = ("vocab_size", "causal", "n_classes")  # fields of the model that the task decides
 

@@ -20,12 +20,8 @@ from attractor.train.memory import ProcessLayout
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MEASURED = DTYPES | {"fp64": torch.float64}  # for Jacobians
-NAMES = (
-    "attention",
-    "attention_global",
-    "slow_attention",
-    "task",
-)  # fields whose options take the name of a configuration
+# fields whose options take the name of a configuration
+NAMES = ("attention", "attention_global", "slow_attention", "task")
 
 
 def settings(without: Sequence[str] = (), several: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:

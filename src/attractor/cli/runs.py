@@ -18,8 +18,8 @@ from attractor.attention.named import mechanism
 from attractor.cli.console import answer, command_line, say
 from attractor.cli.options import Common, OfTrainedModel, runtime_of
 from attractor.cli.parsing import refuse_given
+from attractor.cli.study import report_study
 from attractor.cli.study_code import define_mechanisms
-from attractor.cli.study_ending import report_study
 from attractor.console import print_line
 from attractor.errors import InputError, RankLostError, RunStopped, not_installed, require
 from attractor.runs.configuration import config_hash

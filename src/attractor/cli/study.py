@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,15 +15,14 @@ from attractor.cli.console import answer, say
 from attractor.cli.options import Carrying, runtime_of
 from attractor.cli.parsing import refuse_file
 from attractor.cli.study_code import announce_code
-from attractor.cli.study_ending import report_study
 from attractor.console import print_line
-from attractor.errors import InputError
+from attractor.errors import InputError, RunStopped
 from attractor.files.code import STUDIES, paper_around, papers_folder
 from attractor.train.config import Runtime
 from attractor.train.hardware import resolve_device
 
 if TYPE_CHECKING:
-    from attractor.runs.study_record import Design
+    from attractor.runs.study_record import Design, StudyRecord
     from attractor.study.study import Study
 
 
@@ -111,6 +111,35 @@ def _within_its_folder(file: Path, word: str) -> str:
     """Shorten the absolute path of the study's file, since a record is published and must not name private folders."""
     n_parts = 4 if paper_around(file) is not None else 2  # as papers/PAPER/studies/NAME.py
     return "/".join(file.parts[-n_parts:]) if file.is_absolute() and word == str(file) else word
+
+
+def report_study(record: "StudyRecord", folder: Path, failures: Mapping[str, str], console: Console) -> None:
+    """Write the report of a study into its folder, and print its tables and verdict. Failed runs end the command."""
+    from attractor.attention.presets import presets_as_data
+    from attractor.report.judged_study import JudgedStudy
+    from attractor.report.legs import verdict_of
+    from attractor.report.study_report import write_report
+    from attractor.report.study_table import console_table, console_tables
+    from attractor.study.results import StudyResult
+
+    judged = JudgedStudy(record)
+    page = write_report(judged, folder, presets=presets_as_data())
+    for table in console_tables(judged):
+        console.print(console_table(table))
+        for text in table.caption:
+            print_line(console, text)
+    console.print()
+    for line in verdict_of(judged):
+        print_line(console, line.text)
+    console.print()
+    say(console, str(page))
+    result = StudyResult(record)
+    answer(console, report=str(page), rows=result.rows, verdicts=result.verdicts, failures=dict(failures))
+    if result.legs:
+        answer(console, legs=result.legs)
+    if failures:
+        count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
+        raise RunStopped(f"{count} failed, as said above; the report is of the others. The same command tries again")
 
 
 def study_plan(args: StudyPlanArguments, console: Console) -> None:
