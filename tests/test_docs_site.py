@@ -172,6 +172,14 @@ def test_the_verdicts_of_pages_are_those_of_the_page_of_claims() -> None:
         assert f"| {' | '.join(map(markdown_escaped, shown))} |" in page
 
 
+def test_verdicts_have_the_colours_of_reports() -> None:
+    ours, of_reports = (DOCS / "_static/site.css").read_text(), (ROOT / "src/attractor/report/page.css").read_text()
+    for outcome in ("better", "worse", "doubt"):
+        light_and_dark = re.findall(rf"--{outcome}: #\w{{6}}", ours)
+        assert light_and_dark == re.findall(rf"--{outcome}: #\w{{6}}", of_reports)
+        assert len(light_and_dark) == 2
+
+
 def test_costs_are_ratios_to_the_baseline() -> None:
     measured = in_docs("measured")
     record = measured.read_record(RECORDS["study-overhead-laptop"])

@@ -17,6 +17,10 @@ document.addEventListener("DOMContentLoaded", () => {
   for (const wide of document.querySelectorAll("pre, table, .drawing")) {
     if (wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0;
   }
+  for (const list of document.querySelectorAll("dt dl")) {  // the parameters of a signature, which define nothing
+    list.setAttribute("role", "list");
+    for (const parameter of list.children) parameter.setAttribute("role", "listitem");
+  }
   const contents = document.querySelector("nav.site");
   const current = contents && [...contents.querySelectorAll("a.current")].pop();
   if (current && current.offsetTop > contents.clientHeight - 60) {
