@@ -78,9 +78,10 @@ class ExportArguments:
     run: Positional[Path]
     """run folder"""
     to: str = HF
-    """hf, for every model, or the architecture that it has: llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3-text,
-    olmo2, olmo3, phi3, smollm3, granite, gpt2, gpt-neox, stablelm, starcoder2, cohere, ministral, cwm, seed-oss,
-    internlm3, iquestcoder, arcee, hyperclovax, ernie4-5, glm, glm4, helium, deepseek-v3 or diffllama"""
+    """hf, for every model, or the architecture that it has: llama, mistral, qwen2, qwen3, gemma, gemma2, vaultgemma,
+    gemma3-text, olmo2, olmo3, phi3, smollm3, granite, gpt2, gpt-neox, stablelm, starcoder2, cohere, cohere2, exaone4,
+    ministral, cwm, seed-oss, internlm3, iquestcoder, arcee, jais2, nemotron, hyperclovax, ernie4-5, glm, glm4, helium,
+    deepseek-v3, youtu or diffllama"""
     out: Path | None = None
     """new or empty folder; by default the format's name in the run folder"""
     checkpoint: str = "best"
