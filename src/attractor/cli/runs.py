@@ -80,7 +80,7 @@ class CompareArguments(Common):
     recall: bool = False
     """with --thorough: associative recall, too"""
     match: str = "tokens"
-    """what is equal: tokens, parameters, flops or wall"""
+    """what is equal: tokens, parameters, flops or seconds"""
 
     def given(self) -> dict[str, Any]:
         """A single learning rate is that of all rows."""

@@ -29,7 +29,8 @@ from attractor.train.config import Runtime, TrainConfig, data_of
 from attractor.train.fit import FreeMemory
 
 DEFAULT_PRESETS = ("standard", "coupled-euler", "differential", "gated")
-MATCHES = ("tokens", "parameters", "flops", "wall")  # what may be equal between rows
+# What may be equal between rows, and what a record calls that budget.
+MATCHES = {"tokens": "tokens", "parameters": "parameters", "flops": "flops", "seconds": "wall"}
 SCALE = "own"
 PILOT_SEED = 1000  # decides the rate of each row, and judges none
 SEEDS, MOST_SEEDS = 4, 8  # of a row, by default: without looks, and with them
@@ -118,12 +119,12 @@ def compare_mechanisms(
     further: dict[str, Any] = {}
     if asked.within is not None:
         further |= {"within": asked.within, "margin": asked.margin, "seeds": seeds}
-    further |= {} if asked.match == "tokens" else {"match": asked.match}
+    further |= {} if asked.match == "tokens" else {"match": MATCHES[asked.match]}
     further |= {} if asked.rates is None else {"rates": sorted(asked.rates)}
     default = default_folder(base, (*rows, "thorough") if asked.thorough else tuple(rows), **further)
     task, folder = data_of(base), out or default
     study = comparison(folder.name, tuple(rows.values()), seeds, base, task, asked.margin)
-    study = replace(study, budget=asked.match)
+    study = replace(study, budget=MATCHES[asked.match])
     conduct = Conduct(
         scale=SCALE,
         root=out or folder.parent,
