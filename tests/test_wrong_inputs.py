@@ -226,7 +226,7 @@ compare --seeds 1,2 => --seeds must be whole numbers with a space between them, 
 compare --seeds 4-1 => seeds must be at least one
 compare --seeds=0-2 2 => seeds must be without repetition, got '0 1 2 2'
 compare --lr 1e-3,2e-3 => --lr must be numbers with a space between them, got '1e-3,2e-3'
-compare --match=stored => unknown match 'stored'; known: flops, parameters, tokens, wall
+compare --match=stored => unknown match 'stored'; known: flops, parameters, seconds, tokens
 compare standard --corpus=text.txt --workers=0 => workers must be at least 1, got 0
 compare standard --corpus=empty.txt => corpus must contain text ... 'empty.txt' has none
 compare standard --corpus=binary.bin => corpus file must be UTF-8 text ... binary.bin'
