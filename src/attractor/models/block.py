@@ -23,6 +23,7 @@ from attractor.attention.surroundings import FirstValues
 from attractor.models.config import ModelConfig
 from attractor.models.mlp import MLPS
 
+Attend = Callable[[Tensor], tuple[Tensor, Tensor]]  # the branch of attention: what it adds, and its auxiliary loss
 NORMS: dict[str, Callable[..., nn.Module]] = {
     "rmsnorm": nn.RMSNorm,
     "layernorm": LayerNorm,
@@ -55,7 +56,11 @@ class Block(nn.Module):
         cache: Cache | None = None,
         *first_values: FirstValues,
     ) -> tuple[Tensor, Tensor]:
-        attended, aux_loss = self.attend(x, mask, rotation, cache, *first_values)
+        return self.joined(x, lambda read: self.attend(read, mask, rotation, cache, *first_values))
+
+    def joined(self, x: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
+        """Add what the two branches compute."""
+        attended, aux_loss = attend(x)
         x = x + attended  # (1)
         return x + self.transform(x), aux_loss  # (2)
 
@@ -73,14 +78,7 @@ class Block(nn.Module):
 
 
 class ParallelBlock(Block):
-    def forward(
-        self,
-        x: Tensor,
-        mask: bool | Tensor = True,
-        rotation: Rotation | None = None,
-        cache: Cache | None = None,
-        *first_values: FirstValues,
-    ) -> tuple[Tensor, Tensor]:
-        attended, aux_loss = self.attend(x, mask, rotation, cache, *first_values)
+    def joined(self, x: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
+        attended, aux_loss = attend(x)
         is_shared = isinstance(self.mlp_norm, nn.Identity)
         return x + attended + self.transform(self.attention_norm(x) if is_shared else x), aux_loss  # (3)

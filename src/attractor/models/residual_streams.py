@@ -14,12 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attractor.attention import Cache, Rotation
 from attractor.attention.named import Mechanism
-from attractor.attention.surroundings import FirstValues
 from attractor.equilibrium.manifold import sinkhorn
 from attractor.kernels.precision import without_autocast
-from attractor.models.block import Block
+from attractor.models.block import Attend, Block
 from attractor.models.config import ModelConfig
 
 
@@ -58,15 +56,8 @@ class StreamedBlock(Block):
         super().__init__(config, attention, layer_index)
         self.attention_mixing, self.mlp_mixing = (Mixing(n_streams, 2 * layer_index + branch) for branch in (0, 1))
 
-    def forward(
-        self,
-        x: Tensor,
-        mask: bool | Tensor = True,
-        rotation: Rotation | None = None,
-        cache: Cache | None = None,
-        *first_values: FirstValues,
-    ) -> tuple[Tensor, Tensor]:
+    def joined(self, x: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
         read, mixed, weights = self.attention_mixing(x)
-        attended, aux_loss = self.attend(read, mask, rotation, cache, *first_values)
+        attended, aux_loss = attend(read)
         read, mixed, weights = self.mlp_mixing(mixed + weights * attended.unsqueeze(2))  # (1)
         return mixed + weights * self.transform(read).unsqueeze(2), aux_loss  # (1)
