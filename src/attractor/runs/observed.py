@@ -70,7 +70,10 @@ def observe(data: Any, **columns: str | None) -> Observations:
     items = list(data)
     paths = [getattr(item, "path", item) for item in items]  # of results of runs, too
     if items and all(isinstance(path, str | Path) for path in paths):
-        return _observe_paths([Path(path) for path in paths], columns)
+        folders = [Path(path) for path in paths]
+        if all(folder.is_dir() and _holds_runs(folder) for folder in folders):
+            return _observations_of_runs([run for folder in folders for run in _runs_in(folder)])
+        return read_observations(folders, **columns)
     if items and all(isinstance(item, Mapping) for item in items):
         names = dict.fromkeys(name for item in items for name in item)
         return observations_of_columns({str(name): [item.get(name) for item in items] for name in names}, **columns)
@@ -85,13 +88,6 @@ def _runs_of(row: str, values: Mapping[Seed, Any]) -> dict[Seed, ObservedRun]:
         return {seed: ObservedRun(math.nan if value is None else float(value)) for seed, value in values.items()}
     except (TypeError, ValueError) as error:
         raise InputError(f"values of row '{row}' must be numbers: {error}; give nan for a run that failed") from None
-
-
-def _observe_paths(paths: Sequence[Path], columns: Mapping[str, str | None]) -> Observations:
-    """Read stored runs of attractor where the folders hold some, and files of other programs elsewhere."""
-    if paths and all(path.is_dir() and _holds_runs(path) for path in paths):
-        return _observations_of_runs([run for path in paths for run in _runs_in(path)])
-    return read_observations(paths, **columns)
 
 
 def _holds_runs(folder: Path) -> bool:

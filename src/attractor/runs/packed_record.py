@@ -19,22 +19,20 @@ AT, VALUES, EACH = "_at", "_values", "_each"
 
 def packed(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the packed form of a record (`StudyRecord.to_dict`) that consists of JSON's types."""
-    return {**record, "format": FORMAT, "cells": [_packed_cell(cell) for cell in record["cells"]]}
+    cells = []
+    for cell in record["cells"]:
+        runs = [_in_two_lists(run) for run in cell["outcomes"]]
+        shared = _shared_by(runs) if len(runs) > 1 else {}
+        cells.append({**cell, "shared": shared, "outcomes": [_without(run, shared) for run in runs]})
+    return {**record, "format": FORMAT, "cells": cells}
 
 
 def unpacked(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {**record, "cells": [_unpacked_cell(cell) for cell in record["cells"]]}
-
-
-def _packed_cell(cell: Mapping[str, Any]) -> dict[str, Any]:
-    runs = [_in_two_lists(run) for run in cell["outcomes"]]
-    shared = _shared_by(runs) if len(runs) > 1 else {}
-    return {**cell, "shared": shared, "outcomes": [_without(run, shared) for run in runs]}
-
-
-def _unpacked_cell(cell: Mapping[str, Any]) -> dict[str, Any]:
-    runs = enumerate(cell["outcomes"])
-    return {**cell, "outcomes": [_in_pairs(_joined(cell["shared"], run, place)) for place, run in runs]}
+    cells = []
+    for cell in record["cells"]:
+        runs = enumerate(cell["outcomes"])
+        cells.append({**cell, "outcomes": [_in_pairs(_joined(cell["shared"], run, place)) for place, run in runs]})
+    return {**record, "cells": cells}
 
 
 def _shared_by(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from attractor.errors import InputError
 
@@ -36,7 +37,7 @@ def outline_of(file: Path) -> Outline:
     if isinstance(_assigned(tree).get("STUDY"), ast.Constant | None):
         raise InputError(f"study file '{file}' must define STUDY = Study(title=...), and does not; mend or remove it")
     texts["title"] = texts["title"] or "(its title is computed, and 'attractor study plan' shows it)"
-    return Outline(**texts, scales=_keys(fields.get("scales")), claims=_texts(fields.get("claims")))
+    return Outline(**texts, scales=_texts(fields.get("scales")), claims=_texts(fields.get("claims")))
 
 
 def _fields(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
@@ -62,9 +63,6 @@ def _text(node: ast.expr | None) -> str:
 
 
 def _texts(node: ast.expr | None) -> tuple[str, ...]:
-    parts = node.elts if isinstance(node, ast.Tuple | ast.List) else ()
+    """Return the texts in a tuple or a list, or those that are keys of a dictionary."""
+    parts: list[Any] = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
     return tuple(filter(None, map(_text, parts)))
-
-
-def _keys(node: ast.expr | None) -> tuple[str, ...]:
-    return tuple(filter(None, map(_text, node.keys))) if isinstance(node, ast.Dict) else ()

@@ -143,16 +143,10 @@ def missing_corpus(name: str) -> InputError:
     )
 
 
-def prepared_folder(corpus: str | PathLike[str]) -> Path | None:
-    """Return the folder of a prepared corpus; None for texts and for a name in CORPORA."""
-    folder = None if str(corpus) in CORPORA else locate(corpus)
-    return folder if folder and is_prepared(folder) else None
-
-
 def tokenizer_of(corpus: str | PathLike[str]) -> Tokenizer:
     """Return the tokenizer of the corpus of that name or path, without reading the corpus."""
-    folder = prepared_folder(corpus)
-    return PreparedCorpus.open(folder).tokenizer if folder else ByteTokenizer()
+    folder = None if str(corpus) in CORPORA else locate(corpus)
+    return PreparedCorpus.open(folder).tokenizer if folder and is_prepared(folder) else ByteTokenizer()
 
 
 @lru_cache(maxsize=4)

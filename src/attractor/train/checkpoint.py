@@ -48,7 +48,6 @@ from attractor.files import (
 from attractor.files.seals import CHANGED, changed, checksum_of, read_sealed, seal_holds, write_sealed
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
-from attractor.train.distributed import placed_as
 
 # Later formats must seal their manifest in the same way, or a flipped byte could pass for a later format.
 FORMAT = 2
@@ -193,21 +192,17 @@ def _step_of(path: Path) -> int:
 def drop_old(folder: Path, keep: int, state: TrainState) -> None:
     """Keep the best checkpoint, the last good one, and the newest `keep` ones up to the step of the run.
 
-    A rollback has left later checkpoints behind. A rollback to the good one makes
-    the checkpoint that was the best at that time the best again, so that one is kept, too.
+    A rollback has left later checkpoints behind. A rollback to the good one makes the checkpoint that was the best at
+    that time the best again, so that one is kept, too.
     """
     checkpoints = list_checkpoints(folder)
     newest = [path for path in checkpoints if _step_of(path) <= state.step][-keep:]
     kept: set[Path | None] = {*newest, best_checkpoint(folder)}
     if state.good_step is not None:
-        kept |= good_and_its_best(checkpoint_of(folder, state.good_step))
+        good = checkpoint_of(folder, state.good_step)
+        kept |= {good, *_named_by(good, "best_step")}
     for path in [path for path in reversed(checkpoints) if path not in kept]:
         remove_checkpoint(path)
-
-
-def good_and_its_best(good: Path) -> set[Path]:
-    """Return the good checkpoint, and the one that was the best when it was saved."""
-    return {good, *_named_by(good, "best_step")}
 
 
 def _named_by(checkpoint: Path, field: str) -> list[Path]:
@@ -351,14 +346,6 @@ def verify_or_refuse(path: Path) -> None:
         verify(path)
     except DamagedCheckpointError as damage:
         raise InputError(f"damaged checkpoint: {damage}; choose the other one, best or last") from damage
-
-
-def load_checkpoint(path: Path, model: nn.Module, device: torch.device) -> tuple[dict[str, Any], TrainState]:
-    """Load the weights of a verified checkpoint into the model, and return its other tensors and its state."""
-    wanted = model.state_dict()
-    weights, tensors, state = read_checkpoint(path, device)
-    model.load_state_dict({name: placed_as(tensor, wanted[name]) for name, tensor in weights.items()})
-    return tensors, state
 
 
 def read_checkpoint(

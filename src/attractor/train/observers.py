@@ -219,8 +219,8 @@ class Checkpoints:
 
     def _load(self, path: Path) -> None:
         with checkpoint.foreign_refused(path):
-            tensors, self.trainer.state = checkpoint.load_checkpoint(path, self.trainer.model, self.trainer.device)
-            self.trainer.load_tensors(tensors)
+            weights, tensors, self.trainer.state = checkpoint.read_checkpoint(path, self.trainer.device)
+            self.trainer.load_tensors(weights, tensors)
         self.telemetry.probe, self.telemetry.stored_probe = None, tensors.get("probe", {})
         self.saved_step = None
 
@@ -242,7 +242,8 @@ class Checkpoints:
         of_batch = trainer.segments.n_segments
         end = first + -(-(diverged.step - good) // of_batch) * of_batch
         trainer.state.rollbacks = [*diverged.rollbacks, [good, first, end]]
-        trainer.world.first_does(self._leave_behind)
+        trainer.world.first_does(self._drop_later_records)
+        trainer.world.first_does(lambda: checkpoint.drop_old(self.folder.checkpoints, runtime.keep, trainer.state))
         self.telemetry.log.close()
         # The record is one of the next step, so that a process which repeats the rollback records it once.
         self.telemetry.log.record({"rollback": number, "diverged_at": diverged.step, "batches_skipped": end - first}, 1)
@@ -250,11 +251,6 @@ class Checkpoints:
             f"rollback {number} of {runtime.max_rollbacks}: diverged at step {diverged.step}, back to the good "
             f"checkpoint of step {good}, skipping the data of the {end - first} steps since then"
         )
-
-    def _leave_behind(self) -> None:
-        """Drop the records and checkpoints of the steps that a rollback has undone."""
-        self._drop_later_records()
-        checkpoint.drop_old(self.folder.checkpoints, self.trainer.runtime.keep, self.trainer.state)
 
     def _drop_later_records(self) -> None:
         """Drop what an earlier session recorded, and marked as best, after the step from which this one continues."""

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attractor.kernels.precision import autocast, quick_products
 from attractor.models.language_model import LanguageModel
@@ -24,7 +24,7 @@ from attractor.train.checkpoint import TrainState
 from attractor.train.compiled import compiler, refuse_cuda_graphs
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.device_decisions import StepDecisions, all_finite, step_where
-from attractor.train.distributed import World, accumulating, gathered, unsharded, whole
+from attractor.train.distributed import World, accumulating, gathered, placed_as, unsharded, whole
 from attractor.train.evaluate import Evaluation, validate
 from attractor.train.hardware import PeakMemory, on_device, resolve_device
 from attractor.train.interventions import Interventions
@@ -100,7 +100,8 @@ class Trainer:
         self.scaler.unscale_(self.optimizer)
         penalty = self.interventions.penalty
         penalised = {} if penalty is None else {"penalty": penalty.add_gradients()}
-        loss, norm = self.world.mean(loss, whole(self.clip_gradients()).to(self.device))
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf, foreach=True)
+        loss, norm = self.world.mean(loss, whole(norm).to(self.device))
         finite = torch.isfinite(loss + norm)
         self.move(step, finite)
         self.scaler.update()
@@ -128,10 +129,6 @@ class Trainer:
             self.segments.keep(states)
             self.scaler.scale((loss + aux_loss) * share).backward()
         return loss.detach() * share
-
-    def clip_gradients(self) -> Tensor:
-        """Clip the gradients and return the norm that they had before."""
-        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or math.inf, foreach=True)
 
     def move(self, step: int, finite: Tensor) -> None:
         """Update the weights and their average, unless the step is not finite."""
@@ -189,9 +186,11 @@ class Trainer:
             **self.segments.state_dict(),
         }
 
-    def load_tensors(self, tensors: dict[str, Any]) -> None:
-        """Continue from what `tensors` returned; the model holds the weights already."""
+    def load_tensors(self, weights: dict[str, Tensor], tensors: dict[str, Any]) -> None:
+        """Continue from what `tensors` returned."""
         self.__dict__.pop("decisions", None)  # a trainer that is rolled back counts non-finite steps anew
+        wanted = self.model.state_dict()
+        self.model.load_state_dict({name: placed_as(tensor, wanted[name]) for name, tensor in weights.items()})
         if self.average is not None:
             self.average.go_on_from(tensors["trained"])
         load_optimizer(self.optimizer, tensors["optimizer"])
