@@ -143,9 +143,6 @@ def test_the_matrix_of_a_layer_is_what_the_layer_multiplies_by() -> None:
     assert torch.equal(acting_weight(embedding, 7), embedding.weight + 1)
 
 
-# --- the base model ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["standard", "untied", "fast-slow"])
 def test_the_base_model_ends_before_the_readout(name: str, tmp_path: Path) -> None:
     """Criterion: the hidden states of the base model times the output embeddings are the logits, and `AutoModel` loads
@@ -170,9 +167,6 @@ def test_the_base_model_ends_before_the_readout(name: str, tmp_path: Path) -> No
         assert torch.equal(loaded(tokens()).last_hidden_state, hidden)
     copied = copy.deepcopy(model)
     assert copied.base_model.model is copied.model
-
-
-# --- inputs of other tools --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["standard", "fast-slow", "itrsa"])
@@ -222,8 +216,6 @@ def test_impossible_inputs_are_refused() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'labls'"):
         model(tokens(), labls=tokens())
 
-
-# --- trainers of TRL --------------------------------------------------------------------------------------------------
 
 TEXTS = ["the cat sat on the mat and purred", "a dog"] * 12
 PAIRS = {"prompt": ["say "] * 8, "chosen": ["yes", "good"] * 4, "rejected": ["no", "bad"] * 4}

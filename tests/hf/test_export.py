@@ -225,8 +225,6 @@ def test_an_export_can_be_saved_and_tuned_without_attractor(answers: dict[str, A
     assert answers["tuned for labels"]["shape"].tolist() == [2, 5]
 
 
-# --- what is written ------------------------------------------------------------------------------------------------
-
 SMALL = MODELS["coupled-euler"]
 
 
@@ -276,9 +274,6 @@ def test_classes_have_their_names(tmp_path: Path) -> None:
     assert [config.label2id[name] for name in named] == [0, 1, 2]
 
 
-# --- whole or not at all --------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
     return stirred(SMALL)
@@ -321,9 +316,6 @@ def test_impossible_exports_are_refused_in_one_line(model: LanguageModel, tmp_pa
     with pytest.raises(InputError, match="causal must be True"):
         export_model(board.build(0), tmp_path / "out")
     assert not list(tmp_path.iterdir())
-
-
-# --- the command ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

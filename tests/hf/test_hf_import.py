@@ -52,9 +52,6 @@ def change_weights(folder: Path, changed: Callable[[dict[str, torch.Tensor]], di
     save_file(changed(load_file(folder / SINGLE)), folder / SINGLE)
 
 
-# --- what is computed ---------------------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("name", fast_alone(MODELS, *FAST))
 def test_same_logits_at_once_and_token_by_token(name: str, tmp_path: Path) -> None:
@@ -198,8 +195,6 @@ def test_a_model_is_read_without_transformers_in_memory_of_its_own_size(tmp_path
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 1.15
 
-
-# --- what is refused ----------------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "gpt_oss": (
@@ -374,9 +369,6 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     (tmp_path / "model-00002-of-00007.safetensors").unlink()
     with pytest.raises(InputError, match="shard 'model-00002-of-00007.safetensors' must be in .*" + INDEX):
         import_model(tmp_path)
-
-
-# --- as a run -----------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()

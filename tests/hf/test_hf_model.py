@@ -173,9 +173,6 @@ def test_a_tied_readout_is_one_matrix(tmp_path: Path) -> None:
         assert "model.head.weight" not in file.keys()  # noqa: SIM118
 
 
-# --- labels of sequences ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("pool", ["last", "mean"])
 def test_our_classifier_gives_the_same_logits_and_loss(pool: str, tmp_path: Path) -> None:
     model = plain(n_classes=3, pool=pool).build(0).eval()
@@ -212,9 +209,6 @@ def test_a_pretrained_language_model_becomes_a_classifier(tmp_path: Path) -> Non
     again = kind.from_pretrained(tmp_path / "classifier")
     assert torch.equal(again(tokens()).logits, made(tokens()).logits)
     assert again.config.attractor["n_classes"] == 3
-
-
-# --- what is refused --------------------------------------------------------------------------------------------------
 
 
 def test_the_configuration_is_ours_and_is_checked_as_ours(tmp_path: Path) -> None:

@@ -260,8 +260,6 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         require_count(field, value, least)
         require(value <= LARGEST, field, f"at most {LARGEST:,}", value, "no machine holds such a model")
 
-    # --- the mechanism ------------------------------------------------------------------------------------------
-
     @property
     def attention_config(self) -> Mechanism:
         return self.mechanism(self.attention)
@@ -343,8 +341,6 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         """Return the names of the gates that `zero_start` adds to the coupling of these attention modules."""
         gated = any(isinstance(stage, Dynamics) and stage.zero_start for stage in mechanism.stages)
         return tuple(f"{module}.couple.gate" for module in modules) if gated else ()
-
-    # --- changed, stored, built ---------------------------------------------------------------------------------
 
     def replace(self, **changes: Any) -> Self:
         self._refuse_unknown(changes)

@@ -70,8 +70,6 @@ class LanguageModel(nn.Module, ABC):
         self.head = None if tied else nn.Linear(config.d_model, n_outputs, bias=False)
         self.rope = self.rotations_of_heads() if rotated and self.rope_width else None
 
-    # --- what a family is -----------------------------------------------------------------------------------------
-
     @abstractmethod
     def build_core(self) -> None: ...
 
@@ -88,8 +86,6 @@ class LanguageModel(nn.Module, ABC):
 
     @abstractmethod
     def empty_cache(self) -> ModelCache: ...
-
-    # --- what all of them do --------------------------------------------------------------------------------------
 
     def forward(
         self,

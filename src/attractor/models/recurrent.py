@@ -132,8 +132,6 @@ class RecurrentModel(LanguageModel):
         # It is drawn here, since a compiled or exported graph can hold noise, and cannot hold its generator.
         self.standing = None if config.blank is None else standing_rows(config.max_seq_len, self.state_width)
 
-    # --- what a family is -----------------------------------------------------------------------------------------
-
     @abstractmethod
     def response(self, state: Tensor, stimulus: Tensor, inputs: IterationInputs) -> tuple[Tensor, Tensor]:
         """Return y of (2) and the auxiliary loss."""
@@ -181,8 +179,6 @@ class RecurrentModel(LanguageModel):
         if self.head is not None:
             for table in tables:
                 table.weight.mul_(self.state_size / (TABLE_SIZE * len(tables) ** 0.5))
-
-    # --- one iteration, and many ----------------------------------------------------------------------------------
 
     def step(
         self, state: Float[Tensor, "B T D"], stimulus: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None = None
@@ -292,8 +288,6 @@ class RecurrentModel(LanguageModel):
     @n_iterations.setter
     def n_iterations(self, value: int) -> None:
         self._n_iterations = counted(value)
-
-    # --- what is different from a stack of layers -------------------------------------------------------------------
 
     @property
     def layers(self) -> list[Block]:

@@ -158,8 +158,6 @@ class Recursive(RecurrentModel):
         self.blocks = nn.ModuleList(Layer(self.config, index) for index in range(self.config.n_layers))
         self.first = standing_noise(1, self.state_width)[0]  # drawn here, as `standing` is
 
-    # --- one iteration --------------------------------------------------------------------------------------------
-
     def before_norm(
         self, state: Float[Tensor, "B T 2*D"], stimulus: Float[Tensor, "B T D"], inputs: IterationInputs
     ) -> tuple[Float[Tensor, "B T 2*D"], Tensor]:
@@ -201,8 +199,6 @@ class Recursive(RecurrentModel):
 
     def finished(self, state: Tensor) -> Tensor:
         return state[..., : self.config.d_model]
-
-    # --- readout and losses ---------------------------------------------------------------------------------------
 
     def logits(self, read: Float[Tensor, "... D"]) -> Float[Tensor, "... C"]:
         logits = super().logits(read)

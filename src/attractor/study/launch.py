@@ -16,8 +16,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -33,6 +34,7 @@ from attractor.train.display import Display
 from attractor.train.distributed import World
 from attractor.train.interrupt import SIGNALS, StopRequest
 from attractor.train.process import begin, fresh_processes, save_and_end
+from attractor.train.ranks import Ranks
 
 FAILURE = "failure.txt"
 NOTES = "notes.txt"
@@ -42,6 +44,7 @@ STOPPED_BY = {128 + number: number for number in SIGNALS}  # exit codes of runs 
 IN_USE = 75  # the exit code of a run that another process carries out: nothing may be written into its folder
 
 
+BatchProcess = BaseProcess | Ranks  # what carries out a batch: a process, or several processes that act as one
 WatchJobs = Callable[[Sequence["Job"], Sequence["Job"]], None]  # called with the running and the ended jobs
 Choose = Callable[[Sequence["Job"]], Sequence["Job"]]  # returns those of the jobs that are wanted, the next one first
 
@@ -161,9 +164,6 @@ def launch(
     return pool.carry_out(jobs, watch, choose=choose)
 
 
-# --- the base of all launchers --------------------------------------------------------------------------------------
-
-
 class Pool(ABC):
     """Carries out batches of jobs. A launcher is a pool that says how a batch is started, collected and stopped."""
 
@@ -246,23 +246,6 @@ class Pool(ABC):
         """Ask all running jobs to save and end, wait for them, and return those that finished or failed."""
 
 
-class BatchProcess(Protocol):
-    """A process that carries out a batch, or several processes that act as one."""
-
-    @property
-    def exitcode(self) -> int | None: ...
-
-    def start(self) -> None: ...
-
-    def is_alive(self) -> bool: ...
-
-    def terminate(self) -> None: ...
-
-    def kill(self) -> None: ...
-
-    def join(self) -> None: ...
-
-
 class ProcessPool(Pool):
     """A pool of up to `n_at_once` processes of this machine; `process_of` makes the process of a batch.
 
@@ -324,9 +307,6 @@ class ProcessPool(Pool):
         ended = [job for job in self.running if job.finished]
         self.batches = {}
         return ended
-
-
-# --- inside the process of a batch ----------------------------------------------------------------------------------
 
 
 def train_one(batch: Sequence[Job], runtime: Runtime) -> dict[str, str]:

@@ -89,9 +89,6 @@ def launch(
         return RayPool(ray, jobs, n_workers, runtime, cluster).carry_out(jobs, watch)
 
 
-# --- the cluster ----------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def connected(cluster: Cluster) -> Iterator[Any]:
     """Connect to Ray while the block lasts. An existing connection is used, and kept."""
@@ -202,9 +199,6 @@ def _lets_in(address: str, **changes: str | None) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return done.returncode == 0
-
-
-# --- the launcher's side --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -465,9 +459,6 @@ def fit(machine: dict[str, float], cpus: int, gpus: float) -> int:
     by_cpus = int(machine.get("CPU", 0) / cpus)
     by_gpus = int(machine.get("GPU", 0) / gpus + 1e-9) if gpus else by_cpus  # ten tenths of a GPU are one GPU
     return min(by_cpus, by_gpus)
-
-
-# --- the worker's side ----------------------------------------------------------------------------------------------
 
 
 def carry_out(task: RayTask) -> RayOutcome:

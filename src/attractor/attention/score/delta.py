@@ -141,9 +141,6 @@ def written(state: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor
     return state + rate[..., None, None] * k.unsqueeze(-1) * error.unsqueeze(-2)
 
 
-# --- masks ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Documents:
     """A causal mask of padding and of documents in a row: each query sees what is there of its own document.
