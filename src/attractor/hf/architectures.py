@@ -67,6 +67,12 @@ RELU2 = {"relu2": "relu2"}
 UP_DOWN = {"mlp.up_proj": ["up"], "mlp.down_proj": ["down"]}
 MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
 WIDE = {"head_dim": 128, "rms_norm_eps": 1e-5}  # of several families whose heads are wider than d_model / n_heads
+COHERE = {
+    "tie_word_embeddings": True,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 8192,
+    "logit_scale": 0.0625,
+}
 GLM = {
     "head_dim": 128,
     "num_key_value_heads": 2,
@@ -79,11 +85,7 @@ GATE_UP = {"mlp.gate_up_proj": ["gate", "up"], "mlp.down_proj": ["down"]}
 FOUR_NORMS = BEFORE | AFTER | {"mlp_norm": "pre_feedforward_layernorm"}
 
 ARCHITECTURES: tuple[Architecture, ...] = (
-    Architecture(
-        "llama",
-        "llama",
-        read.shape,
-    ),
+    Architecture("llama", "llama", read.shape),
     Architecture(
         "mistral",
         "llama",
@@ -343,13 +345,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         (off("use_qk_norm", "LayerNorm of queries and keys"),),
         write.one_norm,
         names=Names(norms={"attention_norm": "input_layernorm"}),
-        defaults={
-            "tie_word_embeddings": True,
-            "rms_norm_eps": 1e-5,
-            "max_position_embeddings": 8192,
-            "logit_scale": 0.0625,
-            "rope_theta": 5e5,
-        },
+        defaults=COHERE | {"rope_theta": 5e5},
         aliases={"layer_norm_eps": "rms_norm_eps"},
     ),
     Architecture(
@@ -360,13 +356,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         write.cohere2,
         names=Names(norms={"attention_norm": "input_layernorm"}),
         windows=True,
-        defaults={
-            "tie_word_embeddings": True,
-            "rms_norm_eps": 1e-5,
-            "max_position_embeddings": 8192,
-            "sliding_window": 4096,
-            "logit_scale": 0.0625,
-        },
+        defaults=COHERE | {"sliding_window": 4096},
         aliases={"layer_norm_eps": "rms_norm_eps"},
     ),
     Architecture(

@@ -176,7 +176,9 @@ class AttractorPreTrainedModel(PreTrainedModel):
                 observed.weights = stack.enter_context(capture("weights"))["weights"]
             if self.config.output_hidden_states if hidden_states is None else hidden_states:
                 observed.stream = []
-                for module in [self.model.dropout, *fast_blocks(self.model)]:
+                model = self.model
+                blocks = [*model.pre, *model.post] if isinstance(model, FastSlow) else list(model.layers)
+                for module in (model.dropout, *blocks):
                     stack.callback(module.register_forward_hook(observed.record).remove)
             yield observed
 
@@ -195,12 +197,6 @@ class Observed:
         """Return the fields of the output. `hidden` takes the place of the last block's output."""
         states = None if self.stream is None else (*self.stream[:-1], hidden)
         return {"hidden_states": states, "attentions": None if self.weights is None else tuple(self.weights)}
-
-
-def fast_blocks(model: LanguageModel) -> list[nn.Module]:
-    if isinstance(model, FastSlow):
-        return [*model.pre, *model.post]
-    return list(model.layers)
 
 
 class AttractorModel(AttractorPreTrainedModel):

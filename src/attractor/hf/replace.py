@@ -133,7 +133,7 @@ def install(model: Any, wanted: AttentionConfig, layers: Iterable[int] | None) -
         select_function(model)
     for view in views.values():
         view.module.add_module(NAME, made[view.name])
-        if made[view.name].acts_on_projections:
+        if made[view.name].couple is not None or made[view.name].gate is not None:  # it acts on projections
             view.module.register_forward_pre_hook(stand_in, with_kwargs=True)
             view.module.register_forward_hook(stand_back, always_call=True)
     record = {"layers": sorted(views), "attention": wanted.to_dict()}
@@ -240,10 +240,6 @@ class Replaced(nn.Module):
             layout = HeadLayout(pairs, pairs, layout.n_kv_heads // 2, 2 * layout.free, 2 * layout.value)
         own_scale = getattr(wanted.score, "attention_scale", None)
         return wanted.score.build(shape, layout, own_scale or 1.0, wanted.dropout)  # else each call states the scale
-
-    @property
-    def acts_on_projections(self) -> bool:
-        return self.couple is not None or self.gate is not None
 
     def start(self, gate: float) -> None:
         if isinstance(self.couple, CoupledDynamics):
