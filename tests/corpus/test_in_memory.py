@@ -1,19 +1,17 @@
 """Corpora in memory give the same documents from every file format, and content that is not text is refused."""
 
 import codecs
-import csv
 import gzip
 import io
-import json
 import sys
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
+from table_files import FILES, as_cells, as_lines, written, zstd
 
 from attractor import tables
 from attractor.corpus import compression, in_memory, readers
@@ -26,59 +24,21 @@ from attractor.tasks.text import Text, load_corpus
 DOCUMENTS = [f"document {i} says é 日本 and\nends" + "." * i for i in range(40)]
 
 
-def as_lines(texts: list[str], column: str = "text") -> bytes:
-    return "".join(json.dumps({"id": i, column: text}) + "\n" for i, text in enumerate(texts)).encode()
-
-
-def as_cells(texts: list[str], delimiter: str, column: str = "text") -> bytes:
-    file = io.StringIO()
-    csv.writer(file, delimiter=delimiter).writerows([("id", column), *enumerate(texts)])
-    return file.getvalue().encode()
-
-
-def as_parquet(texts: list[str], column: str = "text") -> bytes:
-    file = io.BytesIO()
-    parquet.write_table(pyarrow.table({"id": range(len(texts)), column: texts}), file, row_group_size=7)
-    return file.getvalue()
-
-
-def zstd(content: bytes) -> bytes:
-    """Compress into two frames, as a program that appends to a file leaves them."""
-    return b"".join(pyarrow.Codec("zstd").compress(part, asbytes=True) for part in (content[:100], content[100:]))
-
-
-FILES: dict[str, Callable[[list[str]], bytes]] = {
-    "a.txt": lambda texts: "\n<|endoftext|>\n".join(texts).encode(),
-    "a.jsonl": as_lines,
-    "a.json": as_lines,
-    "a.csv": lambda texts: as_cells(texts, ","),
-    "a.tsv": lambda texts: as_cells(texts, "\t"),
-    "a.parquet": as_parquet,
-}
-COMPRESSED = {f"{name}{suffix}" for name in FILES if name != "a.parquet" for suffix in compression.SUFFIXES}
-
-
-def written(folder: Path, name: str, texts: list[str] = DOCUMENTS) -> Path:
-    """Write the texts to a file of that name. In a text file a line break precedes each separator of documents."""
-    content = FILES[compression.plain_name(name)](texts)
-    if name.endswith(".gz"):
-        content = gzip.compress(content)
-    path = folder / name
-    path.write_bytes(zstd(content) if name.endswith(".zst") else content)
-    return path
+PLAIN = FILES.keys() - {"a.parquet", "a.arrow"}
+COMPRESSED = {f"{name}{suffix}" for name in PLAIN for suffix in compression.SUFFIXES}
 
 
 @pytest.mark.parametrize("name", sorted(FILES.keys() | COMPRESSED))
 def test_every_file_gives_the_documents_that_were_written(tmp_path: Path, name: str) -> None:
-    found = [text.decode() for _, text in documents_at(written(tmp_path, name))]
+    found = [text.decode() for _, text in documents_at(written(tmp_path, name, DOCUMENTS))]
     assert [text.removesuffix("\n") for text in found] == DOCUMENTS
 
 
 @pytest.mark.parametrize("name", ["b.jsonl", "b.jsonl.gz", "b.csv", "b.parquet"])
 def test_the_fingerprint_is_that_of_the_documents(tmp_path: Path, name: str) -> None:
     """Criterion: other columns and the names of the column and the file do not change it; another document does."""
-    lines = load_corpus(written(tmp_path, "a.jsonl"))
-    other = load_corpus(written(tmp_path, name.replace("b", "a", 1)).rename(tmp_path / name))
+    lines = load_corpus(written(tmp_path, "a.jsonl", DOCUMENTS))
+    other = load_corpus(written(tmp_path, name.replace("b", "a", 1), DOCUMENTS).rename(tmp_path / name))
     assert other.fingerprint == lines.fingerprint
     (tmp_path / "c.jsonl").write_bytes(as_lines(DOCUMENTS, "body"))
     assert load_corpus(tmp_path / "c.jsonl").fingerprint == lines.fingerprint
@@ -88,7 +48,7 @@ def test_the_fingerprint_is_that_of_the_documents(tmp_path: Path, name: str) -> 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet"])
 def test_a_table_in_memory_and_prepared_has_the_same_held_out_set(tmp_path: Path, name: str) -> None:
-    path = written(tmp_path, name)
+    path = written(tmp_path, name, DOCUMENTS)
     prepared = prepare(Preparation(str(path), tmp_path / "prepared"))
     for side in ("train", "valid"):
         tokens = getattr(prepared, side)[:]
@@ -124,7 +84,7 @@ def test_the_column_is_named_or_unambiguous(tmp_path: Path, content: bytes, colu
 
 def test_a_column_without_a_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="column must be one name or several, as title,abstract, got 'text,'"):
-        documents_at(written(tmp_path, "a.jsonl"), "text,")
+        documents_at(written(tmp_path, "a.jsonl", DOCUMENTS), "text,")
 
 
 def test_numbers_in_cells_are_no_strings(tmp_path: Path) -> None:
@@ -231,7 +191,7 @@ def test_a_parquet_file_that_unpacks_to_far_more_is_refused(
 
 def test_a_column_is_refused_where_there_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a text")
-    prepare(Preparation(str(written(tmp_path, "a.jsonl")), tmp_path / "prepared"))
+    prepare(Preparation(str(written(tmp_path, "a.jsonl", DOCUMENTS)), tmp_path / "prepared"))
     for corpus in (tmp_path / "a.txt", tmp_path / "prepared", "stdlib-docs"):
         with pytest.raises(InputError, match=r"column must be left out with .*, got 'text'"):
             load_corpus(corpus, "text")

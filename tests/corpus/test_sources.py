@@ -1,16 +1,14 @@
 """Every source format gives the same documents, reading continues from any record, and each flaw has a reason."""
 
-import csv
 import gzip
 import json
-import sys
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from table_files import written
 
 from attractor.corpus import readers, records, sources
 from attractor.corpus.documents import SEPARATOR_LINE
@@ -24,61 +22,16 @@ from attractor.tables import FlawError
 TEXTS = ['one\ntwo, "three"', "  spaces  ", "é 日本\r\nlast", "<|endoftext|> in passing", "x" * 300]
 
 
-def write_txt(path: Path) -> None:
-    path.write_bytes("\n<|endoftext|>\n".join(TEXTS).encode())
-
-
-def write_jsonl(path: Path) -> None:
-    path.write_text("\n\n".join(json.dumps({"id": i, "text": text}) for i, text in enumerate(TEXTS)))
-
-
-def write_csv(path: Path, delimiter: str = ",") -> None:
-    with path.open("w", newline="", encoding="utf-8-sig") as file:
-        writer = csv.writer(file, delimiter=delimiter)
-        writer.writerows([("id", "text"), *enumerate(TEXTS)])
-
-
-def write_parquet(path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(arrow.table({"id": range(len(TEXTS)), "text": TEXTS}), path, row_group_size=2)
-
-
-def write_arrow(path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    table = arrow.table({"text": arrow.array(TEXTS).dictionary_encode(), "id": range(len(TEXTS))})
-    with arrow.OSFile(str(path), "wb") as file, arrow.ipc.new_stream(file, table.schema) as writer:
-        writer.write_table(table, max_chunksize=2)
-
-
-def zipped(write: Callable[[Path], None]) -> Callable[[Path], None]:
-    def write_zipped(path: Path) -> None:
-        write(path)
-        path.write_bytes(gzip.compress(path.read_bytes()))
-
-    return write_zipped
-
-
-WRITERS: dict[str, Callable[[Path], None]] = {
-    "a.txt": write_txt,
-    "a.jsonl": write_jsonl,
-    "a.csv": write_csv,
-    "a.tsv": lambda path: write_csv(path, "\t"),
-    "a.parquet": write_parquet,
-    "a.arrow": write_arrow,
-    "a.jsonl.gz": zipped(write_jsonl),
-    "a.txt.gz": zipped(write_txt),
-}
+NAMES = ("a.txt", "a.jsonl", "a.csv", "a.tsv", "a.parquet", "a.arrow", "a.jsonl.gz", "a.txt.gz")
 
 
 def texts_of(source: Source) -> list[str]:
     return [text.decode() for _, text in documents(source, max_bad=1)]
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_format_gives_the_documents_and_continues_from_any_record(tmp_path: Path, name: str) -> None:
-    WRITERS[name](tmp_path / name)
-    source = open_source(str(tmp_path / name))
+    source = open_source(str(written(tmp_path, name, TEXTS)))
     wanted = [text + "\n" for text in TEXTS[:-1]] + TEXTS[-1:] if ".txt" in name else TEXTS
     found = list(source.records())
     assert [source.text(record) for record in found] == wanted
@@ -166,9 +119,9 @@ def test_several_columns_are_joined_by_a_blank_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.arrow"])
 def test_a_missing_column_is_refused_with_the_existing_ones(tmp_path: Path, name: str) -> None:
-    WRITERS[name](tmp_path / name)
+    path = written(tmp_path, name, TEXTS)
     with pytest.raises(InputError, match=r"column 'body' must be in .*, but '.*' has (id, text|text, id); give"):
-        list(open_source(str(tmp_path / name), ("body",)).records())
+        list(open_source(str(path), ("body",)).records())
 
 
 @pytest.mark.parametrize(
@@ -192,12 +145,6 @@ def test_a_malformed_line_has_a_reason_and_stops_nothing(tmp_path: Path, line: b
         source.text(malformed)
 
 
-def test_an_endless_line_is_a_flaw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "LONGEST_LINE", 100)
-    (tmp_path / "a.jsonl").write_bytes(b"x" * 1000 + b'\n{"text": "last"}')
-    assert texts_of(open_source(str(tmp_path / "a.jsonl"))) == ["last"]
-
-
 def test_rows_that_do_not_fit_their_header_are_flaws(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b'id,text\n1,one\n2\n3,a,b\n4,\xff\n5,five\n6,"open')
     source = open_source(str(tmp_path / "a.csv"))
@@ -214,14 +161,21 @@ def test_rows_that_do_not_fit_their_header_are_flaws(tmp_path: Path) -> None:
     assert reasons[5].startswith("not a row: ")
 
 
-def test_blank_lines_before_a_header_are_skipped(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("\n\nid,text\n1,one\n")
-    assert texts_of(open_source(str(tmp_path / "a.csv"))) == ["one"]
-
-
-def test_bytes_that_are_not_utf8_in_a_text_are_a_flaw(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"fine\n<|endoftext|>\n\xe9\n<|endoftext|>\nfine, too")
-    assert texts_of(open_source(str(tmp_path / "a.txt"))) == ["fine\n", "fine, too"]
+@pytest.mark.parametrize(
+    ("name", "content", "texts"),
+    [
+        ("a.jsonl", b"x" * 1000 + b'\n{"text": "last"}', ["last"]),
+        ("a.csv", b"\n\nid,text\n1,one\n", ["one"]),
+        ("a.txt", b"fine\n<|endoftext|>\n\xe9\n<|endoftext|>\nfine, too", ["fine\n", "fine, too"]),
+    ],
+    ids=["an endless line", "blank lines before a header", "bytes that are not UTF-8"],
+)
+def test_what_is_no_text_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, texts: list[str]
+) -> None:
+    monkeypatch.setattr(readers, "LONGEST_LINE", 100)
+    (tmp_path / name).write_bytes(content)
+    assert texts_of(open_source(str(tmp_path / name))) == texts
 
 
 @pytest.mark.parametrize(
@@ -246,12 +200,11 @@ def test_an_unreadable_file_is_refused_with_the_reason(tmp_path: Path, name: str
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("write", [write_parquet, write_arrow])
-def test_a_damaged_body_is_refused_as_a_flaw_of_the_file(tmp_path: Path, write: Callable[[Path], None]) -> None:
-    path = tmp_path / {write_parquet: "a.parquet", write_arrow: "a.arrow"}[write]
-    write(path)
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_a_damaged_body_is_refused_as_a_flaw_of_the_file(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, name, TEXTS)
     raw = bytearray(path.read_bytes())
-    if write is write_arrow:
+    if name == "a.arrow":
         del raw[len(raw) // 2 :]
     else:  # damages all pages but not the footer, whose last bytes hold its length
         pages = slice(4, len(raw) - 8 - int.from_bytes(raw[-8:-4], "little"))
@@ -337,9 +290,7 @@ def test_short_codes_for_long_texts_do_not_fill_the_memory(
 ) -> None:
     """Criterion: 300 rows that share a text of 100 kB are read in 5 MB."""
     monkeypatch.setattr("attractor.tables.BATCH_BYTES", 1 << 20)
-    monkeypatch.setattr(sys.modules[__name__], "TEXTS", ["x" * 100_000] * 300)
-    WRITERS[name](tmp_path / name)
-    source = open_source(str(tmp_path / name), ("text",))
+    source = open_source(str(written(tmp_path, name, ["x" * 100_000] * 300)), ("text",))
     tracemalloc.start()
     assert sum(len(source.text(record)) for record in source.records()) == 300 * 100_000
     _, peak = tracemalloc.get_traced_memory()
@@ -348,9 +299,9 @@ def test_short_codes_for_long_texts_do_not_fill_the_memory(
 
 
 def test_a_column_must_hold_text(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "a.parquet")
+    path = written(tmp_path, "a.parquet", TEXTS)
     with pytest.raises(InputError, match=r"column 'id' must hold text, but in '.*' it holds int64"):
-        list(open_source(str(tmp_path / "a.parquet"), ("id",)).records())
+        list(open_source(str(path), ("id",)).records())
 
 
 @pytest.mark.slow
