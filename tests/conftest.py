@@ -54,6 +54,7 @@ from attractor.models import TransformerConfig  # noqa: E402
 from attractor.report import run_page  # noqa: E402
 from attractor.tasks.text import Text  # noqa: E402
 from attractor.train.config import TrainConfig  # noqa: E402
+from in_process import Command, command_in_process  # noqa: E402
 
 console.FIRST_SECONDS = 600.0
 
@@ -108,6 +109,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     jaxtyping.config.update("jaxtyping_disable", not is_checked)
     is_drawn = item.get_closest_marker("slow") is not None or item.path.is_relative_to(TESTS / "report")
     run_page._chart = draw_chart if is_drawn else chart_of_this_process
+
+
+@pytest.fixture
+def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """Run the command as a shell would, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return command_in_process(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")

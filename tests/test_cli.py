@@ -20,15 +20,13 @@ from attractor.cli.commands import COMMANDS, FURTHER, options_of
 from attractor.cli.parsing import parse_command
 from attractor.errors import RunInterrupted
 from attractor.train.config import RECIPES
-from in_process import SHORT, TINY, Command, Said, command_in_process
+from in_process import SHORT, TINY, Command, Said
 
 
 @pytest.fixture
-def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """Run the command as a shell would, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
+def attractor(attractor: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("COLUMNS", "80")
-    return command_in_process(monkeypatch, capsys)
+    return attractor
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attractor.train import fit
-from in_process import SHORT, TINY, Command, command_in_process
+from in_process import SHORT, TINY, Command
 
 OVERSIZED = {
     "width": (["--d-model=1000000"], ["d_model must leave", "got 1000000", "give a smaller d_model"]),
@@ -21,10 +21,9 @@ EXECUTED = "'study.py' is Python code from outside of attractor's repository, an
 
 
 @pytest.fixture
-def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
+def attractor(attractor: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setattr(fit, "free_bytes", lambda device: 2**34)
-    return command_in_process(monkeypatch, capsys)
+    return attractor
 
 
 def refused(said: tuple[int | str | None, str, str], *parts: str, printed: str = "") -> None:

@@ -11,7 +11,6 @@ from attractor.cli.evidence import folder_around
 from attractor.errors import InputError
 from attractor.files import prepare_place, write_text
 from attractor.runs.published import without_private_folders
-from in_process import command_in_process
 from invented_records import record
 
 FILE = """
@@ -28,11 +27,10 @@ STUDY = Study(
 
 
 @pytest.fixture
-def attractor(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def attractor(attractor, tmp_path):
     (tmp_path / "squares.txt").write_text("".join(f"{n} squared is {n * n}.\n" for n in range(3000)))
     (tmp_path / "tried.py").write_text(FILE)
-    return command_in_process(monkeypatch, capsys)
+    return attractor
 
 
 def test_a_study_file_leads_to_a_report_a_record_and_verdicts(attractor):

@@ -7,17 +7,11 @@ import pytest
 
 from attractor.tasks import KINDS
 from attractor.tasks.sudoku import generate
-from in_process import Command, command_in_process
+from in_process import Command
 from tiers import fast_alone
 
 MODEL = ["--d-model=16", "--n-heads=2", "--n-layers=1", "--d-ff=32", "--batch-size=4", "--eval-batches=2"]
 RUN = [*MODEL, "--n-steps=4", "--eval-every=2", "--device=cpu", "--threads=1"]
-
-
-@pytest.fixture
-def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return command_in_process(monkeypatch, capsys)
 
 
 def text(folder: Path, attractor: Command) -> list[str]:

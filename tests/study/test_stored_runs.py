@@ -13,7 +13,7 @@ from attractor.report.study_report import write_report
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import StudyRecord
 from attractor.study.stored_runs import compare_runs
-from in_process import Command, command_in_process
+from in_process import Command
 
 
 def stored(
@@ -127,12 +127,6 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     foreign = RunFolder.create(tmp_path / "b", {"model": {}}).path
     with pytest.raises(InputError, match="needs label and seed"):
         compare_runs([foreign], None, "")
-
-
-@pytest.fixture
-def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return command_in_process(monkeypatch, capsys)
 
 
 def test_the_command_takes_run_folders_and_trains_nothing(attractor: Command, paths: list[Path]) -> None:

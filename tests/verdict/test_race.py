@@ -18,7 +18,7 @@ from attractor.verdict import command_run
 from attractor.verdict.command_run import CommandRun, last_value
 from attractor.verdict.race import BASELINE, EndedRun, Race, RacePlan, carry_out, verdicts_of
 from attractor.verdict.sequential import Sequential
-from in_process import Command, command_in_process
+from in_process import Command
 from processes import living_family
 
 SETTINGS = RacePlan("b {seed}", "([0-9.]+)", margin=1.0, max_seeds=6)
@@ -61,10 +61,9 @@ def values(rows, seed, effect=0.0, n_seeds=6):
 
 
 @pytest.fixture
-def attractor(monkeypatch, capsys, tmp_path) -> Command:
-    monkeypatch.chdir(tmp_path)
+def attractor(attractor, tmp_path) -> Command:
     (tmp_path / "train.py").write_text(NANOGPT_LIKE)
-    return command_in_process(monkeypatch, capsys)
+    return attractor
 
 
 def line_of(gain, *more):

@@ -14,16 +14,10 @@ from attractor.evaluate import boards as solving
 from attractor.evaluate.boards.board_display import show_trajectory, verdict
 from attractor.tasks.sudoku import generate, show, solve
 from attractor.tasks.sudoku.formats import parse
-from in_process import Command, command_in_process
+from in_process import Command
 
 PUZZLE = "1.....2..3.....4"
 NINE = "..38.2..664..731....5..4...5.........7....2..234...9.78..4......21..97.........5."
-
-
-@pytest.fixture
-def attractor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return command_in_process(monkeypatch, capsys)
 
 
 def test_search_solves_a_board_given_as_text_or_as_a_file(attractor: Command, tmp_path: Path) -> None:
