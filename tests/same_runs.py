@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,19 @@ def train_in_parts(
             train(config, path, runtime)
         torch.manual_seed(step)
     train(config, path, runtime)
+
+
+def train_with_and_without_telemetry(config: TrainConfig, folder: Path, runtime: Runtime) -> dict[str, Any]:
+    """Train two runs in `with` and `without`, check that their weights and losses are equal in every bit, and return
+    the summary of the first."""
+    summary = train(config, folder / "with", runtime)
+    train(config, folder / "without", replace(runtime, telemetry_every=None))
+    runs = [folder / "with", folder / "without"]
+    one, other = (max((run / "checkpoints").glob("step-*")) / "model.safetensors" for run in runs)
+    assert one.read_bytes() == other.read_bytes()
+    first, second = ([r["loss"] for r in RunFolder.open(run).metrics() if "loss" in r] for run in runs)
+    assert first == second
+    return summary
 
 
 def interrupting(patch: pytest.MonkeyPatch) -> Callable[[Iterable[int]], None]:

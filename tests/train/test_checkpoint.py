@@ -74,28 +74,22 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-7])
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "flipped": flip,
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-7]),
+    "emptied": lambda path: path.write_bytes(b""),
+    "removed": Path.unlink,
+}
 
 
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def remove(path: Path) -> None:
-    path.unlink()
-
-
-@pytest.mark.parametrize("damage", [flip, truncate, empty, remove])
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
-    stopped: Path, name: str, damage: Callable[[Path], None]
-) -> None:
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(stopped: Path, name: str, damage: str) -> None:
     """Criterion: for every file and kind of damage, the note names the file, and the previous checkpoint is
     restored."""
     folder, notes = stopped / "checkpoints", []
     newest = folder / "step-00000011"
-    damage(newest / name)
+    DAMAGES[damage](newest / name)
     chosen = checkpoint.newest_intact(folder, notes.append)
     assert chosen == folder / "step-00000010"
     (note,) = notes
@@ -363,20 +357,17 @@ def test_the_best_holds_the_weights_that_were_evaluated(
     assert marked["loss"] == min(losses)
 
 
-def test_a_damaged_best_checkpoint_loses_its_mark(config: TrainConfig, runtime: Runtime, stopped: Path) -> None:
+def test_a_damaged_best_checkpoint_is_not_loaded_and_loses_its_mark(
+    config: TrainConfig, runtime: Runtime, stopped: Path
+) -> None:
     """A run that resumes before its best checkpoint, which is damaged, must not call that one the best."""
     for step in (10, 11):
         flip(stopped / f"checkpoints/step-{step:08d}/model.safetensors")
+    with pytest.raises(InputError, match=r"damaged checkpoint: '.*model.safetensors' does not have the content"):
+        checkpoint.load_weights(stopped / "checkpoints/step-00000010", config.model.build(0))
     run = Run(config, RunFolder.open(stopped), None, runtime, Display())  # type: ignore[arg-type]
     run.checkpoints.restore()
     assert checkpoint.best_checkpoint(stopped / "checkpoints") == stopped / "checkpoints/step-00000005"
-
-
-def test_damaged_weights_are_never_loaded(config: TrainConfig, stopped: Path) -> None:
-    best = stopped / "checkpoints/step-00000010"
-    flip(best / "model.safetensors")
-    with pytest.raises(InputError, match=r"damaged checkpoint: '.*model.safetensors' does not have the content"):
-        checkpoint.load_weights(best, config.model.build(0))
 
 
 UNPICKLING = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from attractor.train.display import Display
 from attractor.train.loop import train
 from attractor.train.stacked_loop import StackedRun, train_stack
 from attractor.train.telemetry import MOST_LOOKS, over_training, trajectories
-from same_runs import Listening
+from same_runs import Listening, train_with_and_without_telemetry
 
 SMALL = FastSlowConfig(vocab_size=320, d_model=16, n_heads=2, d_ff=32, max_seq_len=64, pool_factor=3)
 LENGTH = 26  # the tokens form nine blocks, of which eight are read
@@ -157,15 +156,7 @@ def test_a_run_is_the_same_to_the_bit_with_diagnostics_or_without(
 ) -> None:
     """Criterion: the weights file and every loss agree. Diagnostics are recorded at steps 4, 8 and 12, convergence at
     evaluations."""
-    config = fast_slow.replace(**changes)
-    summary = train(config, tmp_path / "with", LOOKING)
-    train(config, tmp_path / "without", replace(LOOKING, telemetry_every=None))
-    one, other = (tmp_path / run / "checkpoints/step-00000012" for run in ("with", "without"))
-    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
-    losses = [
-        [r["loss"] for r in RunFolder.open(tmp_path / run).metrics() if "loss" in r] for run in ("with", "without")
-    ]
-    assert losses[0] == losses[1]
+    summary = train_with_and_without_telemetry(fast_slow.replace(**changes), tmp_path, LOOKING)
     assert diagnosed(tmp_path / "without") == []
     records = diagnosed(tmp_path / "with")
     assert [r["step"] for r in records if "gate" in r] == [4, 8, 12]

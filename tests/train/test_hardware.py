@@ -42,12 +42,10 @@ def test_half_precision_without_instructions_is_named(has_instructions: bool, mo
 
 def test_mfu_is_reported_only_for_known_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model_flops_utilisation(1e12, torch.device("cpu")) is None
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
-    assert model_flops_utilisation(98.9e12, torch.device("cuda")) == pytest.approx(0.1)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 PCIe")
-    assert model_flops_utilisation(75.6e12, torch.device("cuda")) == pytest.approx(0.1)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A device of tomorrow")
-    assert model_flops_utilisation(1e12, torch.device("cuda")) is None
+    for name, peak in (("NVIDIA H200", 989e12), ("NVIDIA H100 PCIe", 756e12), ("A device of tomorrow", None)):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
+        expected = None if peak is None else pytest.approx(98.9e12 / peak)
+        assert model_flops_utilisation(98.9e12, torch.device("cuda")) == expected
 
 
 def test_the_time_of_a_gpu_rests_on_its_peak_and_the_utilisation() -> None:

@@ -203,23 +203,20 @@ def test_a_crash_before_the_summary_loses_only_the_summary(
     assert (tmp_path / "metrics.jsonl").read_text() == metrics
 
 
-def test_metrics_hold_step_and_tokens_everywhere_and_each_kind_once(
+def test_the_folder_records_the_config_the_data_and_each_kind_of_metrics_once(
     config: TrainConfig, runtime: Runtime, tmp_path: Path
 ) -> None:
-    train(config, tmp_path, runtime)
+    config = config.replace(attention="gated")
+    summary = train(config, tmp_path, runtime)
+    stored = RunFolder.open(tmp_path).config
+    assert stored["label"] == summary["label"] == "gated"
+    assert stored["data"] == config.build_task().fingerprint
+    assert TrainConfig.from_dict(stored) == config
     records = RunFolder.open(tmp_path).metrics()
     assert all(record["tokens"] == record["step"] * config.batch_size * config.seq_len for record in records)
     assert {r["step"] for r in records if "loss" in r} == {5, 10, 12}
     assert {r["step"] for r in records if "valid_loss" in r} == {5, 10, 12}
     assert max(Counter((r["step"], "loss" in r, "valid_loss" in r) for r in records).values()) == 1
-
-
-def test_the_folder_records_the_config_and_the_data(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
-    summary = train(config.replace(attention="gated"), tmp_path, runtime)
-    stored = RunFolder.open(tmp_path).config
-    assert stored["label"] == summary["label"] == "gated"
-    assert stored["data"] == config.build_task().fingerprint
-    assert TrainConfig.from_dict(stored) == config.replace(attention="gated")
 
 
 def test_other_data_under_the_same_name_is_another_run(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:

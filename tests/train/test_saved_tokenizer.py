@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from attractor.corpus.prepare import Preparation, prepare
 from attractor.errors import InputError
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks.sudoku import Sudoku
@@ -18,14 +19,17 @@ TEXT = "the same words come again and again in a text of the same few words\n" *
 SHORT = TrainConfig(n_steps=1, warmup_steps=0, batch_size=2, seq_len=16, eval_batches=1)
 
 
-def test_a_run_on_prepared_tokens_decodes_without_the_corpus(tmp_path: Path) -> None:
-    from attractor.corpus.prepare import Preparation, prepare
-
+@pytest.fixture
+def prepared(tmp_path: Path) -> str:
     (tmp_path / "text.txt").write_text(TEXT)
     prepare(Preparation(str(tmp_path / "text.txt"), tmp_path / "corpus", tokenizer="bpe:300"))
-    config = SHORT.replace(task=Text(str(tmp_path / "corpus")), vocab_size=384)
+    return str(tmp_path / "corpus")
+
+
+def test_a_run_on_prepared_tokens_decodes_without_the_corpus(prepared: str, tmp_path: Path) -> None:
+    config = SHORT.replace(task=Text(prepared), vocab_size=384)
     train(config, tmp_path / "run", Runtime(device="cpu"))
-    shutil.rmtree(tmp_path / "corpus")
+    shutil.rmtree(prepared)
     tokenizer = tokenizer_of_run(RunFolder.open(tmp_path / "run"))
     assert len(tokenizer.encode("the same words")) < len("the same words")
     assert tokenizer.decode(tokenizer.encode("the same words")) == "the same words"
@@ -44,19 +48,15 @@ def test_a_run_on_boards_has_no_tokenizer(tmp_path: Path) -> None:
         tokenizer_of_run(RunFolder.create(tmp_path / "run", config.to_dict()))
 
 
-def test_a_run_that_classifies_text_stores_its_tokenizer_for_export_and_is_not_a_text_run(tmp_path: Path) -> None:
-    from attractor.corpus.prepare import Preparation, prepare
-
-    (tmp_path / "text.txt").write_text(TEXT)
-    prepare(Preparation(str(tmp_path / "text.txt"), tmp_path / "corpus", tokenizer="bpe:300"))
+def test_a_run_that_classifies_text_stores_its_tokenizer_and_is_no_text_run(prepared: str, tmp_path: Path) -> None:
     (tmp_path / "QNLI").mkdir()
     rows = "".join(f"{i}\tthe same words\tcome again\t{'not_' * (i % 2)}entailment\n" for i in range(20))
     for part in ("train", "dev"):
         (tmp_path / "QNLI" / f"{part}.tsv").write_text("index\tquestion\tsentence\tlabel\n" + rows)
-    task = Glue(glue_task="qnli", glue_data=str(tmp_path), glue_tokenizer=str(tmp_path / "corpus"))
+    task = Glue(glue_task="qnli", glue_data=str(tmp_path), glue_tokenizer=prepared)
     demands = task.build(16, 0).demands
     train(SHORT.replace(task=task, **demands), tmp_path / "run", Runtime(device="cpu"))
-    shutil.rmtree(tmp_path / "corpus")
+    shutil.rmtree(prepared)
     folder = RunFolder.open(tmp_path / "run")
     kept = tokenizer_to_export(folder, TrainConfig.from_dict(folder.config))
     assert kept is not None

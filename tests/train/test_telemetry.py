@@ -21,7 +21,7 @@ from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
 from attractor.train.loop import Run, train
 from attractor.train.telemetry import WINDOW, is_spike, of_same_segment, parameter_norm
-from same_runs import Listening, same
+from same_runs import Listening, newest_tensors, same, train_with_and_without_telemetry
 
 TELEMETRY = Runtime(device="cpu", log_every=5, telemetry_every=4)
 
@@ -35,30 +35,19 @@ def test_a_run_is_the_same_to_the_bit_with_telemetry_or_without(
     """Criterion: with dropout, the weights file, optimizer, random state and all losses are equal. The probe records a
     number for each layer and head at steps 4, 8 and 12, and the summary has their mean change."""
     config = config.replace(**changes)
-    train(config, tmp_path / "with", TELEMETRY)
-    train(config, tmp_path / "without", replace(TELEMETRY, telemetry_every=None))
-    one, other = (tmp_path / run / "checkpoints/step-00000012" for run in ("with", "without"))
-    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
-    first, second = (torch.load(path / "optimizer.pt", weights_only=True) for path in (one, other))
+    summary = train_with_and_without_telemetry(config, tmp_path, TELEMETRY)
+    first, second = (newest_tensors(tmp_path / run) for run in ("with", "without"))
     assert first.pop("probe").keys() == {"blocks.0.attention"}
     assert second.pop("probe") == {}
     assert same(first, second)
     records = RunFolder.open(tmp_path / "with").metrics()
     looks = [record for record in records if "max_logit" in record]
     n_heads = config.model.n_heads
-    assert [(look["step"], len(look["max_logit"]), len(look["max_logit"][0])) for look in looks] == [
-        (4, 1, n_heads),
-        (8, 1, n_heads),
-        (12, 1, n_heads),
-    ]
+    shapes = [(look["step"], len(look["max_logit"]), len(look["max_logit"][0])) for look in looks]
+    assert shapes == [(step, 1, n_heads) for step in (4, 8, 12)]
     assert ["logit_change" in look for look in looks] == [False, True, True]
-    summary = RunFolder.open(tmp_path / "with").summary()
-    assert summary is not None
     changes_seen = [head for look in looks[1:] for layer in look["logit_change"] for head in layer]
     assert summary["logits"]["change"] == pytest.approx(sum(changes_seen) / len(changes_seen))
-    assert [r["loss"] for r in records if "loss" in r] == [
-        r["loss"] for r in RunFolder.open(tmp_path / "without").metrics() if "loss" in r
-    ]
 
 
 def test_a_compiled_step_is_not_compiled_again_by_telemetry(config: TrainConfig, tmp_path: Path) -> None:
