@@ -213,6 +213,8 @@ compare --attention=gated => --attention ... 'attractor compare --help' shows al
 compare runs/a runs/b => 'runs/a' is neither ... 'attractor runs list' shows runs
 compare differential --d-model=12 --n-heads=4 => differential
 compare --seeds a => --seeds must be whole numbers, got 'a'
+compare --seeds 5-3 => --seeds must be whole numbers, got '5-3'
+compare --seeds=0-99999 => --seeds must be whole numbers, got '0-99999'
 compare standard --corpus=text.txt --workers=0 => workers must be at least 1, got 0
 compare standard --corpus=empty.txt => corpus must contain text ... 'empty.txt' has none
 compare standard --corpus=binary.bin => corpus file must be UTF-8 text ... binary.bin'

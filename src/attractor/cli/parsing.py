@@ -18,6 +18,7 @@ BAD_VALUE = r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be
 BAD_NUMBERS = (
     r"Error parsing (\S+): (?:Could not find valid parse|invalid literal|could not convert)[^:]*: \[?('.*')\]?$"
 )
+MOST_SEEDS = 1000  # of a range
 RECIPE = ("recipe", "size", "epochs")  # options that choose settings
 NO_VALUE = r"Missing (?:value for argument|from attractor [^:]*:) '?(--[\w-]+)"
 KINDS = {"INT": "a whole number", "FLOAT": "a number", "{FLOAT FLOAT}": "two numbers", "{INT INT}": "two whole numbers"}
@@ -57,9 +58,23 @@ def _parsed(kind: type, name: str, argv: Sequence[str]) -> Any:
     message = StringIO()
     try:
         with redirect_stderr(message):
-            return tyro.cli(kind, prog=f"attractor {name}", args=list(argv), add_help=False)
+            return tyro.cli(kind, prog=f"attractor {name}", args=with_ranges(argv), add_help=False)
     except SystemExit as stopped:
         raise InputError(_in_one_line(message.getvalue(), name)) from stopped
+
+
+def with_ranges(argv: Sequence[str]) -> list[str]:
+    """Return the words of a line with every seed of a range, as 0-3 in `--seeds 0-3 8`."""
+    words: list[str] = []
+    option = ""
+    for word in argv:
+        option = word if word.startswith("-") else option
+        ends = re.fullmatch(r"(\d{1,9})-(\d{1,9})", word.removeprefix("--seeds="))
+        seeds = range(int(ends[1]), int(ends[2]) + 1) if ends and option.startswith("--seeds") else range(0)
+        is_range = 0 < len(seeds) <= MOST_SEEDS
+        words += ["--seeds"] * (word.startswith("--seeds=") and is_range)
+        words += map(str, seeds) if is_range else [word]
+    return words
 
 
 def refuse_unknown_options(name: str, argv: Sequence[str]) -> None:

@@ -39,7 +39,7 @@ class StudyPlanArguments:
     root: Path = Path("runs")
     """folder of runs and reports"""
     seeds: tuple[int, ...] | None = None
-    """seeds of every row; by default the scale's"""
+    """seeds of every row, as 0 1 or 0-9; by default the scale's"""
     device: str = Runtime.device
 
 

@@ -19,6 +19,7 @@ LABEL_SIZE = 8  # points
 GAP = 1.25  # from one label to the next, in sizes of a label
 LATE = 0.9  # of a panel's width; a line that ends before this ends early
 DOTTED = (0, (1, 3))
+DOT = {"markersize": 2.5, "alpha": 0.6}  # the look of a single seed
 
 
 def panels_of(
@@ -38,16 +39,35 @@ def panels_of(
 
 
 def lines(axes: "Axes", curves: Curves, looks: Mapping[str, dict[str, Any]], marker: str) -> None:
-    """Draw the mean of each row with its band. A single evaluation makes no line: it is a marker with a bar."""
+    """Draw the mean of each row with its band, or with a dot for each of few seeds. A lone point is a marker."""
     for row, curve in curves.items():
-        place, mean, low, high = zip(*curve, strict=True)
+        place, mean, low, high, *seeds = zip(*curve, strict=True)
         color, is_alone = looks[row]["color"], len(curve) == 1
         shape, size = ("o", 5.5) if is_alone else (marker, 3)
         axes.plot(place, mean, label=row, marker=shape, markersize=size, **looks[row])
-        if is_alone:
+        if seeds:
+            axes.plot(place, list(zip(*seeds, strict=True)), color=color, linestyle="none", marker="o", **DOT)
+        elif is_alone:
             axes.vlines(place, low, high, color=color, alpha=0.4)
         else:
             axes.fill_between(place, low, high, color=color, alpha=0.15, linewidth=0)
+
+
+def difference(
+    axes: "Axes",
+    place: float,
+    mean: float,
+    ends: tuple[float, float] | None,
+    seeds: Sequence[float],
+    color: str,
+    is_shown: bool,
+) -> None:
+    """Draw a mean difference with its interval, or without one with a dot for each seed. A full point is a verdict."""
+    if ends is None:
+        axes.plot(seeds, [place] * len(seeds), color=color, linestyle="none", marker="o", **DOT)
+    else:
+        axes.plot(ends, [place, place], color=color, linewidth=1.6)
+    axes.plot([mean], [place], color=color, marker="o", markersize=6, fillstyle="full" if is_shown else "none")
 
 
 def name_lines(
