@@ -264,9 +264,9 @@ CHOICE = """
 const seen = {};
 const rows = () => [...document.querySelectorAll("tbody tr:not([hidden])")].map((row) => row.dataset.key);
 const whole = new DOMParser().parseFromString(document.documentElement.outerHTML, "text/html");
-for (const key of ["interrupted", "study/finished"]) document.querySelector(`input[value="${key}"]`).click();
+for (const key of ["interrupted", "study/finished"]) document.querySelector(`input[value="/run/${key}"]`).click();
 search.value = "SINGLE finished"; search.dispatchEvent(new Event("input")); seen.rows = [rows()];
-document.querySelector('input[value="study/finished"]').focus();
+document.querySelector('input[value="/run/study/finished"]').focus();
 put(whole); seen.rows.push(rows()); seen.focus = document.activeElement.value;
 const link = document.querySelector(".overlay");
 seen.link = [link.hidden, link.textContent, link.getAttribute("href")];
@@ -282,8 +282,8 @@ def test_the_list_is_filtered_and_chosen_runs_stay_chosen_when_it_is_new(server:
     (tmp_path / "list.html").write_text(page.replace("</body>", f"<script>{CHOICE}</script></body>"))
     (seen,) = re.findall(r'data-seen="([^"]*)"', opened((tmp_path / "list.html").as_uri(), tmp_path))
     assert json.loads(unescape(seen)) == {
-        "rows": [["study Single runs", "study/finished"]] * 2,
-        "focus": "study/finished",
+        "rows": [["study Single runs", "/run/study/finished"]] * 2,
+        "focus": "/run/study/finished",
         "link": [False, "Overlay 2 runs", "/overlay?run=interrupted&run=study/finished"],
         "hidden": True,
     }
@@ -341,7 +341,7 @@ def test_no_address_leads_out_of_the_runs_of_the_folder(server: LiveServer) -> N
 def test_a_folder_that_is_a_run_is_a_list_of_one(runs: Path) -> None:
     with LiveServer(runs / "interrupted", port=0) as server:
         (line,) = server.pages._look()
-        assert server.pages.page(f"/run/{line.quoted}") is not None
+        assert server.pages.page(line.address) is not None
 
 
 def test_a_run_is_drawn_again_only_after_a_change_and_a_pause(

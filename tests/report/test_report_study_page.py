@@ -403,7 +403,7 @@ def test_a_logarithmic_axis_has_the_numbers_themselves(tmp_path: Path) -> None:
     document = opened((tmp_path / "report.html").as_uri(), tmp_path)
     (figure,) = re.findall(r'<figure id="figure-trajectory-max-logit".*?</figure>', document, re.DOTALL)
     labels = re.findall(r"<text[^>]*>([^<]*)</text>", figure)
-    assert {"10", "100", "steps", "logit"} <= set(labels)
+    assert {"10", "100", "steps", "max logit"} <= set(labels)
     assert "NaN" not in figure
 
 

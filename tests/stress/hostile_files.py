@@ -18,8 +18,8 @@ import numpy as np
 
 from attractor.files import plain
 from attractor.files.seals import checksum_of, sealed
-from attractor.runs.packed_record import packed
 from attractor.report.latex import MACROS
+from attractor.runs.packed_record import packed
 from attractor.runs.study_record import read_record
 from stress import kills
 from stress.commands import Ended, command, import_all

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Sequence
+from itertools import groupby
 
 FEWEST = 4  # seeds of a comparison by default
 
@@ -25,13 +26,8 @@ def with_seeds(command: str, known: Sequence[int], n_seeds: int, only_new: bool 
 
 def in_ranges(seeds: Sequence[int]) -> list[str]:
     """Return seeds as `--seeds` takes them, with 0-54 for seeds that follow one another."""
-    ends: list[list[int]] = []
-    for seed in seeds:
-        if ends and seed == ends[-1][-1] + 1:
-            ends[-1][1:] = [seed]
-        else:
-            ends.append([seed])
-    return ["-".join(map(str, run)) for run in ends]
+    runs = [list(run) for _, run in groupby(enumerate(seeds), key=lambda placed: placed[1] - placed[0])]
+    return ["-".join(map(str, dict.fromkeys((run[0][1], run[-1][1])))) for run in runs]
 
 
 def _without(words: list[str], option: str, value: str) -> list[str]:

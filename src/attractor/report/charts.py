@@ -41,39 +41,33 @@ class Chart:
         return self.x_label not in ("tokens", "steps", "tokens or seconds")
 
 
-@dataclass(frozen=True)
-class Trace:
-    """A number that was measured repeatedly during training."""
-
-    name: str  # in a summary's trajectories
-    title: str
-    y_label: str
-    remark: str = ""
-
-
-TRACES = (
-    Trace("gate", "Opening of the gate", "|tanh gamma|"),
-    Trace(
-        "slow_memory",
-        "Memory of the slow state",
-        "tokens",
-        "A slow path that attends only to itself has the memory of one block.",
-    ),
-    Trace(
-        "residual",
-        "Distance of Post to its equilibrium",
-        "|F(z) - z| / |z|",
-        "The distance is that of the last evaluation in each round.",
-    ),
-    Trace(
-        "contraction",
-        "Growth of an iteration of Post",
-        "factor",
-        "Plain iteration converges where the factor lies below 1.",
-    ),
-    Trace("max_logit", "Largest logit of attention on the probe", "logit"),
-    Trace("logit_change", "Change of the probe's logits since the previous measurement", "mean change"),
-)
+TITLES = {  # with the unit; other numbers are titled by their names
+    "loss": ("Loss", "nats"),
+    "gain": ("Context gain", "nats"),
+    "lr": ("Learning rate", ""),
+    "grad_norm": ("Gradient norm before clipping", ""),
+    "param_norm": ("Norm of all parameters", ""),
+    "max_logit": ("Largest logit on the probe", ""),
+    "logit_change": ("Change of the probe's logits", ""),
+    "gate": ("Gate of the slow path", "tanh gamma"),
+    "fast_entropy": ("Entropy of attention, fast path", "nats"),
+    "slow_entropy": ("Entropy of attention, slow path", "nats"),
+    "fast_change": ("Change by the fast blocks", "|block(x) - x| / |x|"),
+    "slow_change": ("Change by the slow blocks", "|block(x) - x| / |x|"),
+    "slow_memory": ("Memory of the slow state", "tokens"),
+    "residual": ("Distance of Post to its equilibrium", "|F(z) - z| / |z|"),
+    "contraction": ("Growth of an iteration of Post", "factor"),
+    "tokens_per_second": ("Speed, mean since the start", "tokens per second"),
+}
+# What is measured repeatedly during training, by its name in a summary's trajectories, with a remark.
+TRACES = {
+    "gate": "The sign of a gate means nothing, so that its size is drawn.",
+    "slow_memory": "A slow path that attends only to itself has the memory of one block.",
+    "residual": "The distance is that of the last evaluation in each round.",
+    "contraction": "Plain iteration converges where the factor lies below 1.",
+    "max_logit": "",
+    "logit_change": "",
+}
 SEEDS = (
     "Each line is the mean over seeds. Its band reaches from the lowest seed to the highest; fewer than four are dots."
 )
@@ -164,22 +158,21 @@ def _traced(judged: JudgedStudy) -> Iterator[Chart]:
     """Return the charts of what was measured over steps; those about logits are folded unless the study is on them."""
     on_logits = any("logit" in quantity.path for quantity in judged.design.quantities)
     kinds = (("trajectory", "", trajectories, SEEDS), ("heads", ", over heads", over_heads, HEADS))
-    for (kind, over, curves_of, how), trace in product(kinds, TRACES):
-        panels = _by_column(judged, lambda column, of=curves_of, name=trace.name: of(judged, name, column))  # type: ignore[misc]
+    for (kind, over, curves_of, how), (name, remark) in product(kinds, TRACES.items()):
+        panels = _by_column(judged, lambda column, of=curves_of, name=name: of(judged, name, column))  # type: ignore[misc]
         if panels:
             frames = {column: _extremes(curves) for column, curves in panels.items()}
-            in_factors = _wide(frames)
-            what = f"The figure shows the {trace.title[:1].lower()}{trace.title[1:]} at each step. {how} {trace.remark}"
+            in_factors, (title, unit) = _wide(frames), TITLES[name]
             yield Chart(
-                f"{kind}-{slug(trace.name)}",
-                trace.title + over,
-                what.strip(),
+                f"{kind}-{slug(name)}",
+                title + over,
+                f"The figure shows the {title[:1].lower()}{title[1:]} at each step. {how} {remark}".strip(),
                 "steps",
-                trace.y_label,
+                unit or name.replace("_", " "),
                 panels,
                 {column: _with_margin(*frame, in_factors) for column, frame in frames.items()},
                 in_factors,
-                folded="logit" in trace.name and not on_logits,
+                folded="logit" in name and not on_logits,
             )
 
 

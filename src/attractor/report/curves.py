@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 from attractor.report.judged_study import JudgedStudy
-from attractor.runs.quantity import Quantity
+from attractor.runs.quantity import MEAN, Quantity
 from attractor.runs.study_record import Outcome
 
 FEWEST = 4  # seeds whose band or interval is drawn; of fewer, each is a dot
@@ -17,22 +18,19 @@ def _extremes(place: int, values: Sequence[float]) -> Point:
     return place, sum(values) / len(values), min(values), max(values)
 
 
-def _over_seeds(place: int, values: Sequence[float]) -> Point:
-    return *_extremes(place, values), *(values if 1 < len(values) < FEWEST else ())
-
-
 def by_place(judged: JudgedStudy, column: str, numbers: Callable[[Outcome], Sequence[tuple[int, Any]]]) -> Curves:
-    """Return the curves at the places where every seed has a number, since a mean over fewer seeds would jump."""
+    """Return the curves at the places where every measured seed has a number: a mean over fewer seeds would jump."""
     curves: Curves = {}
     for row in judged.design.rows:
-        outcomes = judged.cell(row, column).outcomes
+        measured = list(filter(None, map(numbers, judged.cell(row, column).outcomes)))
         by_place: dict[int, list[float]] = {}
-        for outcome in outcomes:
-            for place, value in numbers(outcome):
-                if value is not None and math.isfinite(value):  # a stored record has null for NaN and infinity
-                    by_place.setdefault(place, []).append(value)
+        for place, value in chain.from_iterable(measured):
+            if value is not None and math.isfinite(value):  # a stored record has null for NaN and infinity
+                by_place.setdefault(place, []).append(value)
+        complete = {place: values for place, values in sorted(by_place.items()) if len(values) == len(measured)}
         curves[row] = [
-            _over_seeds(place, values) for place, values in sorted(by_place.items()) if len(values) == len(outcomes)
+            (*_extremes(place, values), *(values if 1 < len(values) < FEWEST else ()))
+            for place, values in complete.items()
         ]
     return {row: curve for row, curve in curves.items() if curve}
 
@@ -60,13 +58,10 @@ def over_heads(judged: JudgedStudy, name: str, column: str) -> Curves:
 
 
 def profiles(judged: JudgedStudy, headline: Quantity, column: str) -> Curves:
-    """Return a quantity against the layers."""
-    curves: Curves = {}
-    for row in judged.design.rows:
-        spreads = [judged.spread(row, column, layer) for layer in judged.layers(headline)]
-        curves[row] = [
-            _over_seeds(layer, list(spread.by_seed.values()))
-            for layer, spread in enumerate(spreads)
-            if spread.mean is not None and math.isfinite(spread.mean)
-        ]
-    return {row: curve for row, curve in curves.items() if curve}
+    """Return a quantity that has a value for each layer against the layers."""
+
+    def values(outcome: Outcome) -> list[tuple[int, Any]]:
+        of_layers = headline.value(outcome) if headline.layer == MEAN else None
+        return list(enumerate(of_layers)) if isinstance(of_layers, list | tuple) else []
+
+    return by_place(judged, column, values)

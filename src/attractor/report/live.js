@@ -45,7 +45,7 @@ function arrange() {
   const overlay = document.querySelector(".overlay");
   overlay.hidden = !chosen.size;
   overlay.textContent = `Overlay ${chosen.size} run${chosen.size === 1 ? "" : "s"}`;
-  overlay.href = `/overlay?${[...chosen].map((key) => `run=${key}`).join("&")}`;
+  overlay.href = `/overlay?${[...chosen].map((address) => address.replace("/run/", "run=")).join("&")}`;
 }
 
 search?.addEventListener("input", arrange);

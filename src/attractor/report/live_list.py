@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -19,7 +20,7 @@ from markupsafe import Markup
 from attractor.console import in_time, with_prefix
 from attractor.errors import InputError
 from attractor.report.canvas import as_svg
-from attractor.report.page import fill, show, verbatim
+from attractor.report.page import fill, show
 from attractor.report.run_figure import overlaid, small_line
 from attractor.runs.appended_lines import AddedLines
 from attractor.runs.index import DAMAGED
@@ -46,20 +47,15 @@ class RunLine:
     curve: str = ""
     remark: str = ""
     study: str | None = None  # the path of the folder of the study that it belongs to; that of several is the first
-    has_report: bool = False  # whether the study has one
+    report: str = ""  # the address of the study's report, where it has one
 
     @property
-    def quoted(self) -> str:
-        return quote(self.key, errors="surrogateescape")
+    def address(self) -> str:
+        return f"/run/{quote(self.key, errors='surrogateescape')}"
 
     @property
     def place(self) -> str:
         return legible(self.key)
-
-    @property
-    def report(self) -> str:
-        """The address of the study's report; empty where there is none."""
-        return f"/report/{quote(self.study or '', errors='surrogateescape')}" if self.has_report else ""
 
 
 def legible(name: str | Path) -> str:
@@ -80,7 +76,6 @@ class WatchedFolder:
     def __init__(self, folder: Path) -> None:
         self.folder, self.root = folder, folder.resolve()
         self.runs: dict[str, WatchedRun] = {}
-        self.plans: dict[Path, tuple[Version, list[Path]]] = {}  # the runs of each study, as its file last named them
 
     def look(self) -> list[RunLine]:
         """Return the line of every run: running ones first, within a state the latest first, and studies together."""
@@ -89,9 +84,7 @@ class WatchedFolder:
         studies = self._studies()
         lines = [replace(run.look(), **studies.get(self.root / key, {})) for key, run in self.runs.items()]
         lines.sort(key=lambda line: (ORDER.index(line.state), -line.begun, line.key))
-        first: dict[str | None, int] = {}
-        for rank, line in enumerate(lines):
-            first.setdefault(line.study, rank)
+        first = {line.study: rank for rank, line in reversed(list(enumerate(lines)))}
         return sorted(lines, key=lambda line: first[line.study])
 
     def _key(self, path: Path) -> str:
@@ -107,16 +100,20 @@ class WatchedFolder:
         """Return for each run of a study in this folder, or in a folder of it, which study that is."""
         studies: dict[Path, dict[str, Any]] = {}
         for file in sorted(path for name in (STUDY_FILE, f"*/{STUDY_FILE}") for path in self.folder.glob(name)):
-            if self.plans.get(file, ("",))[0] != (version := version_of(file)):
-                self.plans[file] = version, []
-                with suppress(InputError, OSError):
-                    places = study_runs(file.parent)[1].values()
-                    self.plans[file] = version, [path for by_seed in places for path in by_seed.values()]
-            report = file.with_name(REPORT)
-            of_study = {"study": self._key(file.parent), "has_report": report.is_file() and self.holds(report)}
-            for path in self.plans[file][1]:
+            key, report = self._key(file.parent), file.with_name(REPORT)
+            address = f"/report/{quote(key, errors='surrogateescape')}"
+            of_study = {"study": key, "report": address if report.is_file() and self.holds(report) else ""}
+            for path in planned_runs(file.parent, version_of(file)):
                 studies.setdefault(path, of_study)
         return studies
+
+
+@lru_cache(maxsize=1024)
+def planned_runs(study: Path, _version: Version) -> list[Path]:
+    """Return the folders of a study's runs, read anew with each version of its plan; none where that is damaged."""
+    with suppress(InputError, OSError):
+        return [path for by_seed in study_runs(study)[1].values() for path in by_seed.values()]
+    return []
 
 
 class WatchedRun:
@@ -143,10 +140,9 @@ class WatchedRun:
         name = legible(self.path.name)
         try:
             return self._look()
-        except InputError as error:
-            return RunLine(self.key, name, DAMAGED, remark=str(error))
         except Exception as error:  # any content may stand in a damaged file
-            return RunLine(self.key, name, DAMAGED, remark=f"it cannot be read: {type(error).__name__}: {error}")
+            unforeseen = "" if isinstance(error, InputError) else f"it cannot be read: {type(error).__name__}: "
+            return RunLine(self.key, name, DAMAGED, remark=f"{unforeseen}{error}")
 
     def _look(self) -> RunLine:
         run = RunFolder.open(self.path)
@@ -212,7 +208,6 @@ def render_list(folder: Path, lines: list[RunLine], new: list[RunLine], n_looks:
     counts = {state: sum(line.state == state for line in lines) for state in ORDER}
     return fill(
         "live_list.html.j2",
-        style=verbatim("page.css", "study_page.css", "live.css"),
         folder=legible(folder),
         counts={state: count for state, count in counts.items() if count},
         studies=[
@@ -238,6 +233,5 @@ def render_overlay(runs: Mapping[str, WatchedRun], n_chosen: int, live: Mapping[
 
 def render_page(kicker: str, title: str, remark: str, drawings: Iterable[str], live: Mapping[str, Any]) -> str:
     """Return a page with a remark and drawings."""
-    style = verbatim("page.css", "study_page.css", "live.css")
-    texts = {"kicker": kicker, "title": title, "remark": remark, "figures": list(map(Markup, drawings))}
-    return fill("live_page.html.j2", style=style, **texts, **live)
+    figures = list(map(Markup, drawings))
+    return fill("live_page.html.j2", kicker=kicker, title=title, remark=remark, figures=figures, **live)

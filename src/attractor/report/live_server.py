@@ -17,7 +17,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from attractor.errors import InputError
 from attractor.report.live_list import (
@@ -38,7 +38,7 @@ HOST = "127.0.0.1"
 OWN_NAMES = (HOST, "localhost")
 SECONDS_BETWEEN_LOOKS = 1.0  # however many windows ask
 SHARE_OF_DRAWING = 0.1  # the largest share of the time that goes into drawing the page of an unfinished run
-RUN, OVERLAY, OF_STUDY = "/run/", "/overlay", "/report/"
+OVERLAY, OF_STUDY = "/overlay", "/report/"
 MOST_OVERLAID = 24  # runs, which are as many as differ in colour or dashes
 SCRIPT = "live.js"
 # The rules for the pages that are made here, and for reports, which are somebody's files.
@@ -100,7 +100,8 @@ class Pages:
         self.drawn: dict[str, Drawn] = {}
         self.to_look, self.to_draw = threading.Lock(), threading.Lock()
         script = verbatim(SCRIPT)
-        self.live = {"script": script, "policy": policy(script, "connect-src 'self'"), "is_live": True}
+        style = verbatim("page.css", "study_page.css", "live.css")
+        self.live = {"style": style, "script": script, "policy": policy(script, "connect-src 'self'"), "is_live": True}
 
     def page(self, path: str, query: str = "") -> str | None:
         """Return the page at an address, or None where there is none. Of the list, return only the lines that are newer
@@ -117,14 +118,13 @@ class Pages:
             return render_list(self.watched.folder, lines, new, n_looks, self.live)
         if path == OVERLAY:
             return self._overlay([line for line in lines if line.key in asked.get("run", ())])
-        kind = next((kind for kind in (RUN, OF_STUDY) if path.startswith(kind)), path)
-        key = unquote(path.removeprefix(kind), errors="surrogateescape")
         for line in lines:
-            if kind == RUN and line.key == key:
+            if line.address == path:
                 return self._run_page(line)
-            if kind == OF_STUDY and line.study == key and line.has_report:
+            if line.report == path:
                 with suppress(OSError):  # it was removed meanwhile
-                    return (self.watched.folder / key / REPORT).read_text(encoding="utf-8", errors="replace")
+                    report = self.watched.folder / str(line.study) / REPORT
+                    return report.read_text(encoding="utf-8", errors="replace")
         return None
 
     def _look(self) -> list[RunLine]:

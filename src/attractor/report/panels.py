@@ -19,7 +19,7 @@ LABEL_SIZE = 8  # points
 GAP = 1.25  # from one label to the next, in sizes of a label
 LATE = 0.9  # of a panel's width; a line that ends before this ends early
 DOTTED = (0, (1, 3))
-DOT = {"markersize": 2.5, "alpha": 0.6}  # the look of a single seed
+DOT: dict[str, Any] = {"markersize": 2.5, "alpha": 0.6}  # the look of a single seed
 
 
 def panels_of(
@@ -54,20 +54,14 @@ def lines(axes: "Axes", curves: Curves, looks: Mapping[str, dict[str, Any]], mar
 
 
 def difference(
-    axes: "Axes",
-    place: float,
-    mean: float,
-    ends: tuple[float, float] | None,
-    seeds: Sequence[float],
-    color: str,
-    is_shown: bool,
+    axes: "Axes", place: float, mean: float, low: float | None, high: float | None, seeds: Sequence[float], **look: Any
 ) -> None:
-    """Draw a mean difference with its interval, or without one with a dot for each seed. A full point is a verdict."""
-    if ends is None:
-        axes.plot(seeds, [place] * len(seeds), color=color, linestyle="none", marker="o", **DOT)
+    """Draw a mean difference with its interval, or without one with a dot for each seed."""
+    if low is None or high is None:
+        axes.plot(seeds, [place] * len(seeds), color=look["color"], linestyle="none", marker="o", **DOT)
     else:
-        axes.plot(ends, [place, place], color=color, linewidth=1.6)
-    axes.plot([mean], [place], color=color, marker="o", markersize=6, fillstyle="full" if is_shown else "none")
+        axes.plot([low, high], [place, place], color=look["color"], linewidth=1.6)
+    axes.plot([mean], [place], marker="o", markersize=6, **look)
 
 
 def name_lines(
@@ -80,7 +74,7 @@ def name_lines(
     """
     lay_out(figure)  # the layout, and with it the height of each panel, is known from here on
     for panel, axes in panels.items():
-        ends = {row: curve[-1][:2] for row, curve in curves[panel].items()}
+        ends = {row: (curve[-1][0], curve[-1][1]) for row, curve in curves[panel].items()}
         to_axes = axes.transData + axes.transAxes.inverted()
         places = {row: to_axes.transform(end) for row, end in ends.items()}
         gap = GAP * LABEL_SIZE * figure.dpi / 72 / axes.get_window_extent().height

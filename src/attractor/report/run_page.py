@@ -16,7 +16,7 @@ from attractor.console import in_bytes, in_time
 from attractor.errors import InputError
 from attractor.files import write_text
 from attractor.report.canvas import GREY, INK, PALETTE, as_svg, blank, framed
-from attractor.report.charts import is_wide
+from attractor.report.charts import TITLES, is_wide
 from attractor.report.page import fill, show, verbatim
 from attractor.runs.configuration import dotted_fields
 from attractor.runs.run_folder import RunFolder
@@ -24,24 +24,6 @@ from attractor.runs.study_record import stored_loss_unit
 
 Record = Mapping[str, Any]
 Lines = dict[str, list[tuple[int, float]]]  # steps and values, by label
-TITLES = {  # with the unit; other numbers are titled by their names
-    "loss": ("Loss", "nats"),
-    "gain": ("Context gain", "nats"),
-    "lr": ("Learning rate", ""),
-    "grad_norm": ("Gradient norm before clipping", ""),
-    "param_norm": ("Norm of all parameters", ""),
-    "max_logit": ("Largest logit on the probe", ""),
-    "logit_change": ("Change of the probe's logits", ""),
-    "gate": ("Gate of the slow path", "tanh gamma"),
-    "fast_entropy": ("Entropy of attention, fast path", "nats"),
-    "slow_entropy": ("Entropy of attention, slow path", "nats"),
-    "fast_change": ("Change by the fast blocks", "|block(x) - x| / |x|"),
-    "slow_change": ("Change by the slow blocks", "|block(x) - x| / |x|"),
-    "slow_memory": ("Memory of the slow state", "tokens"),
-    "residual": ("Distance of Post to its equilibrium", "|F(z) - z| / |z|"),
-    "contraction": ("Growth of an iteration of Post", "factor"),
-    "tokens_per_second": ("Speed, mean since the start", "tokens per second"),
-}
 MARKS = {"loss_spikes": ("loss spike", "v"), "skipped_steps": ("skipped step", "x")}  # counted in every logged line
 MARKED = ("loss", "grad_norm")  # the charts that show where spikes and skipped steps were
 FROM_ZERO = ("lr", "tokens_per_second")
@@ -92,7 +74,7 @@ def write_run_page(folder: Path, out: Path | None = None) -> Path:
 def render(run: RunFolder, **live: Any) -> str:
     """Return the page as text: the same bytes for the same run, wherever its folder lies.
 
-    A live page has the script and the policy in `live`, and a link to the list of all runs.
+    A live page has the script, the policy and the style in `live`, and a link to the list of all runs.
     """
     records, evaluated, summary = Thinned(), Thinned(), run.summary() or {}
     marks: dict[str, list[int]] = {name: [] for name in MARKS}
@@ -118,7 +100,6 @@ def render(run: RunFolder, **live: Any) -> str:
     charts = _lines_by_chart(drawn, evaluations, summary)
     return fill(
         "run_page.html.j2",
-        style=verbatim("page.css", "study_page.css", *(["live.css"] if live else [])),
         label=show(run.config.get("label", "run")),
         data=data,
         facts=_facts(run, config, drawn, summary, run.state if live else "unfinished")
@@ -133,7 +114,7 @@ def render(run: RunFolder, **live: Any) -> str:
         ],
         config={name: show(value) for name, value in config.items()},
         environment={name: show(value) for name, value in dotted_fields(run.environment).items()},
-        **live,
+        **{"style": verbatim("page.css", "study_page.css")} | live,
     )
 
 

@@ -142,13 +142,12 @@ def _draw_differences(judged: JudgedStudy, measure: Quantity) -> "Figure":
     looks = _looks(judged)
     for number, (column, axes) in enumerate(zip(judged.design.columns, panels.values(), strict=True)):
         for place, row in enumerate(rows):
-            judged_difference = judged.differences[row, column, measure]
-            if (interval := judged_difference.shown) is not None:
+            entry = judged.differences[row, column, measure]
+            if (interval := entry.shown) is not None:
                 seeds = [measure.in_unit(number) for number in judged.paired(row, column, measure)]
-                has_ends = interval.low is not None and interval.high is not None and len(seeds) >= FEWEST
-                ends = (interval.low, interval.high) if has_ends else None
-                color, is_shown = looks[row]["color"], judged_difference.is_shown
-                difference(axes, place, interval.mean, ends, seeds, color, is_shown)
+                low, high = (interval.low, interval.high) if len(seeds) >= FEWEST else (None, None)
+                look = {"color": looks[row]["color"], "fillstyle": "full" if entry.is_shown else "none"}
+                difference(axes, place, interval.mean, low, high, seeds, **look)
         axes.axvline(measure.in_unit(0), color=INK, linewidth=0.8)
         axes.set_yticks(range(len(rows)), rows if number % ACROSS == 0 else [""] * len(rows))
         axes.set_ylim(len(rows) - 0.5, -0.5)

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from attractor.files import write_text
 from attractor.report.canvas import GREY, INK, PALETTE, blank, framed, styles
-from attractor.report.curves import FEWEST
+from attractor.report.curves import FEWEST, Curves
 from attractor.report.page import fill, verbatim
 from attractor.report.panels import difference, name_lines
 from attractor.report.study_figure import Picture
@@ -159,11 +159,12 @@ def _draw_differences(verdicts: Verdicts, drawn: list[Verdict]) -> "Figure":
         axes.axvspan(-verdicts.margin, verdicts.margin, color=GREY, alpha=0.2, linewidth=0)
     axes.axvline(0, color=INK, linewidth=0.8)
     for place, verdict in enumerate(drawn):
-        seeds, is_shown = _differences(verdicts, verdict), verdict.outcome in ("better", "worse")
+        seeds = _differences(verdicts, verdict)
         centre = mean(seeds) if verdict.difference is None else verdict.difference
-        has_ends = not _few(verdict) and verdict.low is not None and verdict.high is not None
-        ends = (verdict.low, verdict.high) if has_ends else None
-        difference(axes, place, centre, ends, seeds, COLOURS[verdict.outcome], is_shown)
+        look = {"color": COLOURS[verdict.outcome], "fillstyle": "none"}
+        look |= {"fillstyle": "full"} if verdict.outcome in ("better", "worse") else {}
+        low, high = (None, None) if _few(verdict) else (verdict.low, verdict.high)
+        difference(axes, place, centre, low, high, seeds, **look)
     axes.set_yticks(range(len(drawn)), [_short(verdict.row) for verdict in drawn])
     axes.set_ylim(len(drawn) - 0.5, -0.5)
     axes.locator_params(axis="x", nbins=4)
@@ -187,7 +188,7 @@ def _draw_curves(verdicts: Verdicts, curves: Mapping[str, list[Curve]]) -> "Figu
     axes.xaxis.set_major_formatter("{x:,.6g}")
     axes.locator_params(axis="x", nbins=4)
     axes.set(xlabel="step", ylabel=_short(verdicts.observations.value))
-    ends = {}
+    ends: Curves = {}
     for name, of_row in by_name.items():
         value = mean(curve[-1][1] for curve in of_row)
         ends[name] = [(max(curve[-1][0] for curve in of_row), value, value, value)]
