@@ -207,8 +207,7 @@ def try_clip(model: nn.Module) -> str:
     calls: list[tuple[nn.Module, Any, Any]] = []
 
     def note(*call: Any) -> None:
-        if torch.is_grad_enabled():  # other calls, as of layers that run repeatedly, do not count
-            calls.append(call)
+        calls.append(call)
 
     hooks = [view.module.register_forward_pre_hook(note, with_kwargs=True) for view in views]
     recording = LogitMaxima(views)
@@ -217,13 +216,14 @@ def try_clip(model: nn.Module) -> str:
         hook.remove()
     before = torch.cat([of.logits for of in recording.read().values()])
     scored = before > NEVER  # towers that read images score nothing here
-    if not scored.any():
-        recording.remove()
-        return "QK-clip sees no logits of it, and warns so at every step"
-    threshold = float(before[before > 0].median())
+    threshold = float(before[before > 0].median()) if scored.any() else 1.0
     clip = QKClip(model, optimizer, threshold)
     loss(model).backward()
-    optimizer.step()
+    try:
+        optimizer.step()
+    except InputError as error:
+        recording.remove()
+        return str(error)
     assert clip.n_clipped == (before > threshold).sum() > 0, "other heads were clipped"
     clip.remove()
     recording.reset()
@@ -275,6 +275,8 @@ def reason(refusal: str) -> str:
         return f"the rows of {', '.join(kinds)} are unknown: register a view"
     if "found no attention module" in refusal:
         return "no attention that scores queries against keys"
+    if "must see the attention logits" in refusal:
+        return "its logits are computed where nothing sees them: let it call `observe`"
     if "must not share weights" in refusal:
         return "layers share their query weights"
     if held := re.search(r"(\w+) must hold a floating-point parameter .*? got (\w+) with", refusal):

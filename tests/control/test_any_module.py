@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.optim import AdamW, Muon, Optimizer
 from torch.utils.checkpoint import checkpoint
 
-from attractor.control import QKClip, QuacK, layouts, observe, query_key_heads, register_view
+from attractor.control import LogitProbe, QKClip, QuacK, layouts, observe, query_key_heads, register_view
 from attractor.control.logit_maxima import LogitMaxima
 from attractor.control.probe import logits_of
 from attractor.control.score_inputs import ScoreInputs, ScoreObserver
@@ -297,16 +297,43 @@ def test_heads_of_another_number_are_refused() -> None:
 
 
 def test_a_norm_that_is_a_function_is_not_overlooked() -> None:
-    class NormedAttention(CausalSelfAttention):
+    """Criterion: QuacK acts, and QK-clip, which would do nothing, is refused; where `qk_norm` is false, neither is."""
+
+    class Normed(CausalSelfAttention):
         def forward(self, x: Tensor) -> Tensor:
             q, k, v = self.heads(x)
             return self.attend(nn.functional.rms_norm(q, (W,)), nn.functional.rms_norm(k, (W,)), v)
 
-    with pytest.raises(InputError, match="all 1 attention modules are not: NormedAttention"):
-        query_key_heads(made(NormedAttention))
+    model = made(Normed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert QuacK(model, optimizer).rates == {}
+    with pytest.raises(InputError, match=r"QK-norm \(rms_norm\) undoes any scaling.*clipping would do nothing"):
+        QKClip(model, optimizer)
+    model[0].qk_norm = False
+    assert not query_key_heads(model)[0].obstacle
 
 
-# torchtitan and Megatron are no dependencies of the tests, so modules with the structure of their attention stand in.
+def test_attention_of_any_name_is_found_and_never_clipped_unseen() -> None:
+    """Criterion: a class that calls scaled_dot_product_attention is refused while its rows are unknown; one that took
+    its slow path, as nanoGPT's does without that function, is refused at the first step, before its weights pass."""
+    with pytest.raises(InputError, match="all 1 attention modules are not: Grouped '0'"):
+        query_key_heads(made(Grouped))
+
+    class Slow(CausalSelfAttention):
+        fast = False
+
+        def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return super().attend(q, k, v) if self.fast else (q @ k.mT).softmax(-1) @ v
+
+    model = made(Slow)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    QKClip(model, optimizer)
+    model(inputs()).sum().backward()
+    with pytest.raises(InputError, match=r"must see the attention logits of '0', but saw none .*observe\(self, q, k"):
+        optimizer.step()
+
+
+# Most of these libraries are no dependencies of the tests, so modules with the structure of their attention stand in.
 
 
 def by_group(rows: Tensor) -> list[Tensor]:
@@ -369,15 +396,166 @@ class MegatronAttention(nn.Module):
         return self.linear_proj(self.core_attention(*by_group(self.linear_qkv(x)), mask).flatten(2))
 
 
-@pytest.mark.parametrize("make", [lambda: TitanAttention(True), lambda: TitanAttention(False)])
-def test_the_structure_of_torchtitan(make: Callable[[], nn.Module]) -> None:
-    model = made(make)
+class TitanLatent(nn.Module):
+    """torchtitan's DeepSeek-V3: rows [nope rope] a head of queries, [latent rope], and [key value] a head."""
+
+    def __init__(self, query_rank: int) -> None:
+        super().__init__()
+        self.n_heads, self.kv_lora_rank = H, 12
+        self.qk_nope_head_dim, self.qk_rope_head_dim, self.v_head_dim = 6, 2, W
+        if query_rank:
+            self.wq_a, self.wq_b = nn.Linear(D, query_rank), nn.Linear(query_rank, D, bias=False)
+            self.q_norm = nn.RMSNorm(query_rank)
+        else:
+            self.wq = nn.Linear(D, D)
+        self.wkv_a, self.wkv_b = nn.Linear(D, 12 + 2), nn.Linear(12, H * (6 + W), bias=False)
+        self.kv_norm = nn.RMSNorm(12)
+        self.inner_attention, self.wo = InnerAttention(), nn.Linear(D, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.wq(x) if hasattr(self, "wq") else self.wq_b(self.q_norm(self.wq_a(x)))
+        latent, rope = self.wkv_a(x).split([12, 2], -1)
+        k, v = self.wkv_b(self.kv_norm(latent)).unflatten(-1, (H, -1)).split([6, W], -1)
+        k = torch.cat([k, rope[..., None, :].expand(-1, -1, H, -1)], -1)
+        return self.wo(self.inner_attention(q.unflatten(-1, (H, W)), k, v).flatten(2))
+
+
+class Separate(nn.Module):
+    """Three matrices, whose query heads share keys. Names and fields are those of a library."""
+
+    def __init__(self, names: str, **fields: int) -> None:
+        super().__init__()
+        for name, width in zip(names.split(), (D, 2 * W, 2 * W, D), strict=True):
+            self.add_module(name, nn.Linear(D, width))
+        for field, size in fields.items():
+            setattr(self, field, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part(x).unflatten(-1, (-1, W)).transpose(1, 2) for part in [*self.children()][:3])
+        return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2)
+
+
+class Attend(nn.Module):
+    """The part of x-transformers that scores, with matrices or by torch's function."""
+
+    scale, causal = 0.3, True
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, attn_bias: None = None) -> Tensor:
+        logits = self.scale * q @ k.repeat_interleave(2, 1).mT
+        return logits.masked_fill(~LOWER, float("-inf")).softmax(-1) @ v.repeat_interleave(2, 1)
+
+
+class XTransformers(Separate):
+    def __init__(self) -> None:
+        super().__init__("to_q to_k to_v to_out", heads=H, kv_heads=2)
+        self.attend = Attend()
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part(x).unflatten(-1, (-1, W)).transpose(1, 2) for part in (self.to_q, self.to_k, self.to_v))
+        padding = torch.ones(B, T, dtype=torch.bool)
+        return self.attend(q, k, v, mask=padding, attn_bias=None).transpose(1, 2).flatten(2)
+
+
+class Timm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim, self.fused_attn = H, W, True
+        self.qkv, self.q_norm, self.k_norm, self.proj = (
+            nn.Linear(D, 3 * D),
+            nn.Identity(),
+            nn.Identity(),
+            nn.Linear(D, D),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, H, W)).permute(2, 0, 3, 1, 4)
+        return self.proj(scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class OfTorch(nn.Module):
+    def __init__(self, need_weights: bool, **options: Any) -> None:
+        super().__init__()
+        self.attention, self.need_weights = nn.MultiheadAttention(D, H, **options), need_weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if self.attention.batch_first else x.transpose(0, 1)
+        return self.attention(x, x, x, None, self.need_weights, ~LOWER)[0]
+
+
+def encoder_layer() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(D, H, 2 * D, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+
+STRUCTURES: dict[str, Callable[[], nn.Module]] = {
+    "torchtitan, fused": lambda: TitanAttention(True),
+    "torchtitan": lambda: TitanAttention(False),
+    "torchtitan's latents": lambda: TitanLatent(0),
+    "torchtitan's latents of queries": lambda: TitanLatent(10),
+    "Meta's Llama": lambda: Separate("wq wk wv wo", n_local_heads=H, n_local_kv_heads=2, head_dim=W),
+    "nanochat": lambda: Separate("c_q c_k c_v c_proj", n_head=H, n_kv_head=2, head_dim=W),
+    "x-transformers": XTransformers,
+    "timm": Timm,
+    "torch": lambda: OfTorch(need_weights=False, batch_first=True),
+    "torch, with weights": lambda: OfTorch(need_weights=True, bias=False),
+    "torch's encoder": encoder_layer,
+}
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_the_structure_of_a_library(name: str) -> None:
+    """Criterion: the rows of a head decide its logits alone, and after a clip none passes the threshold."""
+    model = made(STRUCTURES[name])
     (view,) = query_key_heads(model)
-    assert isinstance(view, DotProduct)
-    assert view.key.n_heads == 2
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    quack = QuacK(model, optimizer)
+    model(inputs()).sum().backward()
+    optimizer.step()
+    assert quack.rates[view.name].keys() == view.parts().keys()
+    quack.remove()
+    for norm in ("q_norm", "kv_norm"):  # the norms of latents, in which scaling would be lost
+        if hasattr(model[0], norm):
+            setattr(model[0], norm, nn.Identity())
+    (view,) = query_key_heads(model)
     holds(view, observer(model, view, lambda: model(inputs())))
     after, threshold = clip_on(model, lambda: model(inputs()))
     assert (after <= threshold * BOUND).all()
+
+
+OF_HEADS = torch.stack([LOWER, WINDOW, LOWER, WINDOW] * B)
+PADDING = torch.arange(T) >= torch.tensor([[T], [4]])
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("added", [True, False])
+@pytest.mark.parametrize("allowed", [LOWER, OF_HEADS, None])
+@pytest.mark.parametrize("padding", [PADDING, None])
+def test_masks_of_torch(allowed: Tensor | None, padding: Tensor | None, added: bool, batch_first: bool) -> None:
+    """Criterion: the largest logit is that of the pairs in which a query attends. Where padding makes the encoder build
+    nested tensors, it computes none of the padding's."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(D, H, 2 * D, dropout=0.0, batch_first=batch_first)
+    model, x = nn.TransformerEncoder(layer, 1, enable_nested_tensor=batch_first), inputs()
+
+    def given(mask: Tensor | None) -> Tensor | None:
+        return torch.zeros(mask.shape).masked_fill(mask, float("-inf")) if mask is not None and added else mask
+
+    mask = None if allowed is None else ~allowed
+    batch = x if batch_first else x.transpose(0, 1)
+    probe = LogitProbe(model, lambda: model(batch, mask=given(mask), src_key_padding_mask=given(padding)))
+    attention = model.layers[0].self_attn
+    rows = zip(attention.in_proj_weight.chunk(3)[:2], attention.in_proj_bias.chunk(3)[:2], strict=True)
+    q, k = (nn.functional.linear(x, *row).unflatten(-1, (H, W)).transpose(1, 2) for row in rows)
+    forbidden = torch.zeros(B, H, T, T, dtype=torch.bool)
+    if mask is not None:
+        forbidden |= mask if mask.ndim == 2 else mask.view(B, H, T, T)
+    if padding is not None:
+        forbidden |= padding[:, None, None]
+    if padding is not None and mask is None and batch_first:
+        forbidden |= padding[:, None, :, None]
+    wanted = (W**-0.5 * q @ k.mT).masked_fill(forbidden, float("-inf"))
+    torch.testing.assert_close(torch.tensor(probe.look()["max_logit"]), wanted.amax((0, 2, 3))[None])
 
 
 @pytest.mark.parametrize("layer_number", [1, 2])

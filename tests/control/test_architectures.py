@@ -5,7 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from architectures import reason
+from architectures import MODEL_FOR_CAUSAL_LM_MAPPING, reason
+
+from attractor.errors import InputError
+from attractor.hf.architectures import ARCHITECTURES, architecture
 
 PAGE = Path(__file__).parents[2] / "docs" / "control-architectures.md"
 REWRITE = "run: python tests/control/architectures.py docs/control-architectures.md"
@@ -18,6 +21,14 @@ def test_the_table_is_current(tmp_path: Path) -> None:
     script, written = Path(__file__).with_name("architectures.py"), tmp_path / "page.md"
     subprocess.run([sys.executable, "-W", "ignore", str(script), str(written)], check=True, timeout=900)
     assert written.read_text() == PAGE.read_text(), REWRITE
+
+
+def test_a_refused_import_names_the_feature_in_the_way() -> None:
+    imported = {known.model_type for known in ARCHITECTURES}
+    theirs = (kind for kind in MODEL_FOR_CAUSAL_LM_MAPPING if kind.__module__.startswith("transformers."))
+    for model_type in {kind.model_type for kind in theirs} - imported:
+        with pytest.raises(InputError, match=r"attractor has no |with an encoder, whose positions see"):
+            architecture(model_type)
 
 
 def test_every_refusal_has_a_short_reason() -> None:

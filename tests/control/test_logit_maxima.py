@@ -198,20 +198,21 @@ def test_recording_changes_no_bit(attention: str) -> None:
 
 
 def test_only_forward_passes_that_train_are_counted() -> None:
-    """Criterion: no_grad, evaluation mode and copies of the model do not count; a training forward pass does."""
+    """Criterion: evaluation mode and copies of the model do not count; a training forward pass does, also one without
+    gradients, of which models that repeat their layers have several a step."""
     model = small()
     with recorded(model) as recording:
-        with torch.no_grad():
-            model(tokens(0))
         model.eval()(tokens(0))
         copy.deepcopy(model).train()(tokens(0))
         assert recording.unseen == ["blocks.0.attention", "blocks.1.attention"]
         assert all(of.logits.isneginf().all() for of in recording.read().values())
-        model.train()(tokens(0))
-        assert recording.unseen == []
-        assert all(of.logits.isfinite().all() for of in recording.read().values())
-        recording.reset()
-        assert len(recording.unseen) == 2
+        for context in (torch.no_grad, torch.enable_grad):
+            with context():
+                model.train()(tokens(0))
+            assert recording.unseen == []
+            assert all(of.logits.isfinite().all() for of in recording.read().values())
+            recording.reset()
+            assert len(recording.unseen) == 2
 
 
 def test_logits_that_are_not_finite_are_left_out() -> None:

@@ -285,20 +285,20 @@ def test_a_skipped_step_neither_clips_twice_nor_forgets(fused: bool) -> None:
 
 
 def test_an_evaluation_between_steps_does_not_count() -> None:
+    """Criterion: a layer that trains unseen is refused, and one without gradients did not run and keeps its weights."""
     model, loss = subject("standard")
     optimizer = still(model)
     clip = QKClip(model, optimizer, 0.5 * float(maxima(model, loss)[0].min()))
     before = weights(model)
-    with torch.no_grad():
-        loss(0)
     model.eval()
     loss(0).backward()
     model.train()
-    with pytest.warns(RuntimeWarning, match="saw no attention logits of 'blocks.0.attention'"):
+    with pytest.raises(InputError, match=r"of 'blocks.0.attention', but saw none .* it has gradients: .*model.train"):
         optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    optimizer.step()
     assert clip.n_clipped == 0
     assert all(torch.equal(before[name], values) for name, values in weights(model).items())
-    clip.remove()
 
 
 def test_weights_that_are_frozen_later_are_refused_and_not_scaled() -> None:

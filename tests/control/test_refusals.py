@@ -74,6 +74,7 @@ REFUSED: dict[str, tuple[Any, Callable[[], Subject], dict[str, Any], str]] = {
     "norm": (QuacK, plain, {"norm": "spektral"}, "unknown norm of QuacK 'spektral'; did you mean 'spectral'"),
     "no optimizer": (QuacK, lambda: (small(), []), {}, "at least one"),
     "no hooks": (QuacK, lambda: (small(), object()), {}, "step hooks .* but object has none"),
+    "offloaded": (QKClip, lambda: trained(small().to("meta")), {}, "must hold values for QKClip, but is on the meta"),
     "two copies": (QuacK, lambda: (m := small(), ScheduleFree(m.parameters())), {}, "ScheduleFree has train"),
     "two copies, clipped": (QKClip, lambda: (m := small(), ScheduleFree(m.parameters())), {}, "ScheduleFree has train"),
     "weights of another model": (

@@ -64,6 +64,28 @@ def test_lora_on_every_linear_layer(name: str) -> None:
     assert torch.equal(*texts)
 
 
+@pytest.mark.parametrize("name", fast_alone((name for name in CONFIGS if name != "sigma-reparam"), "decay", "gated"))
+def test_dora_and_ia3_start_at_the_model_that_they_tune(name: str) -> None:
+    """Criterion: on a model that was never trained, whose closed gates are nearly zero, the logits are the model's, to
+    1e-5, and after a step they are finite and others."""
+    import peft
+
+    linear = ["query", "key", "value", "up", "down"]
+    for options in (
+        peft.LoraConfig(target_modules="all-linear", use_dora=True, r=2),
+        peft.IA3Config(target_modules=linear, feedforward_modules=[]),
+    ):
+        plain = AttractorForCausalLM.of(CONFIGS[name].build(0)).eval()
+        before = logits(plain)
+        tuned: Any = peft.get_peft_model(plain, options)
+        torch.testing.assert_close(logits(tuned), before, rtol=0, atol=1e-5)
+        tuned(tokens(), labels=tokens()).loss.backward()
+        torch.optim.SGD(tuned.parameters(), lr=0.1).step()
+        after = logits(tuned)
+        assert after.isfinite().all()
+        assert not torch.equal(after, before)
+
+
 def test_lora_of_an_embedding_reaches_the_tied_readout() -> None:
     tuned = with_lora(wrapped("standard"), target_modules=["model.embedding"])
     before = logits(tuned)

@@ -383,10 +383,43 @@ def test_options_of_the_command(run: Path, exported: Callable[..., Path], tmp_pa
         ({"dtype": "fp64"}, "unknown dtype 'fp64'"),
         ({"checkpoint": "first"}, "unknown checkpoint 'first'"),
         ({"out": run}, "out must be a new or empty folder"),
+        ({"push": "name"}, "push must be OWNER/NAME, got 'name'"),
     ):
         with pytest.raises(InputError, match=message):
             exported(run, **{"out": tmp_path / "other", **wrong})
     assert not (tmp_path / "other").exists()
+
+
+def test_an_export_is_pushed_with_what_the_card_must_say(
+    run: Path, exported: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: the repository is private if it is new and gets the folder; if the Hub refuses, the folder stays."""
+    import huggingface_hub
+
+    calls: list[tuple[str, dict[str, Any]]] = []
+
+    class Hub:
+        def create_repo(self, repo_id: str, **options: Any) -> None:
+            calls.append((repo_id, options))
+            if repo_id.startswith("others/"):
+                raise OSError("403 Forbidden")
+
+        def upload_folder(self, repo_id: str, folder_path: Path, **options: Any) -> str:
+            calls.append((repo_id, {path.name: path.read_bytes() for path in folder_path.iterdir()}))
+            return f"hub/{repo_id}"
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
+    said = {"license": "apache-2.0", "base_model": "them/base", "datasets": ("them/data", "them/more")}
+    assert exported(run, out=tmp_path / "mine", push="me/mine", **said) == Path("hub/me/mine")
+    (created, options), (uploaded, files) = calls
+    assert created == uploaded == "me/mine"
+    assert options == {"private": True, "exist_ok": True}
+    card = huggingface_hub.ModelCard(files["README.md"].decode()).data.to_dict()
+    assert {name: card[name] for name in said} == said | {"datasets": [*said["datasets"]]}
+    assert "model.safetensors" in files
+    with pytest.raises(InputError, match=r"you may write, got 'others/x': 403 Forbidden; log in .*'hf upload others/x"):
+        exported(run, out=tmp_path / "kept", push="others/x")
+    assert (tmp_path / "kept" / "model.safetensors").is_file()
 
 
 def test_a_run_on_puzzles_is_exported_without_tokenizer(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ LLAMA = TransformerConfig(**SIZES, positions="rope")
 QK = {"qk_norm": True, "qk_norm_eps": 1e-6}
 PLAIN_GPT = {"stream_norm": "layernorm", "qkv_bias": True, "out_bias": True, "mlp_bias": True}
 GEMMA = {"mlp": "geglu-tanh", "embedding_scale": 32**0.5, "norms_per_block": 4}
+ONE_NORM = {"stream_norm": "layernorm-no-bias", "parallel_branches": True, "norms_per_block": 1, "logit_scale": 0.1}
 MLA = {"attention": "mla", "n_kv_heads": None}
 OURS: dict[str, tuple[str, TransformerConfig]] = {
     "llama": ("llama", LLAMA.replace(tied_embeddings=False, n_kv_heads=2)),
@@ -64,7 +65,7 @@ OURS: dict[str, tuple[str, TransformerConfig]] = {
     "starcoder2": ("starcoder2", LLAMA.replace(**PLAIN_GPT, mlp="gelu-tanh", window=8)),
     "cohere": (
         "cohere",
-        LLAMA.replace(stream_norm="layernorm-no-bias", parallel_branches=True, norms_per_block=1, logit_scale=0.1),
+        LLAMA.replace(**ONE_NORM),
     ),
     "ministral": ("ministral", LLAMA.replace(window=8, global_layers="first:1")),
     "cwm": ("cwm", LLAMA.replace(window=8, global_layers="first:1", rope_scaling="llama3:8:1:4:16")),
@@ -72,6 +73,18 @@ OURS: dict[str, tuple[str, TransformerConfig]] = {
     "internlm3": ("internlm3", LLAMA.replace(n_kv_heads=2)),
     "iquestcoder": ("iquestcoder", LLAMA.replace(head_dim=16)),
     "arcee": ("arcee", LLAMA.replace(mlp="relu2")),
+    "jais2": ("jais2", LLAMA.replace(**PLAIN_GPT, mlp="relu2")),
+    "nemotron": ("nemotron", LLAMA.replace(stream_norm="layernorm", mlp="relu2", rope_fraction=0.25)),
+    "cohere2": (
+        "cohere2",
+        LLAMA.replace(**ONE_NORM, window=8, no_rope_every=2, global_layers="every:2"),
+    ),
+    "exaone4": ("exaone4", LLAMA.replace(**QK, post_norm=True)),
+    "vaultgemma": ("vaultgemma", LLAMA.replace(mlp="geglu-tanh", embedding_scale=32**0.5, softcap=9.0)),
+    "youtu": (
+        "youtu",
+        LLAMA.replace(attention=LLAMA.replace(**MLA).attention_config.replace(latent_norm=True)),
+    ),
     "hyperclovax": ("hyperclovax", LLAMA.replace(branch_scale=0.3, logit_scale=2.0, norms_per_block=4)),
     "ernie4-5": ("ernie4-5", LLAMA.replace(n_kv_heads=1)),
     "glm": ("glm", LLAMA.replace(rope_fraction=0.5, qkv_bias=True)),

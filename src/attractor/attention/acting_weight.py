@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from attractor.attention.sigma_reparam import SigmaLinear
 from attractor.kernels.precision import without_autocast
 
+NEARLY_ZERO = 1e-18  # changes no number that it is added to; rows of zeros have no norm, by which DoRA divides
 FORWARDS = {nn.Linear.forward, nn.Embedding.forward, SigmaLinear.forward}  # they compute with `weight` alone
 
 

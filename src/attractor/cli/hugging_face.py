@@ -1,5 +1,6 @@
 """Commands that exchange models with Hugging Face or change their mechanism: import, convert, export."""
 
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,12 @@ from tyro.conf import Positional
 
 from attractor.cli.console import answer, say
 from attractor.cli.options import dtype_of
+from attractor.errors import require
 from attractor.files import refuse_inhabited
 from attractor.runs.run_folder import RunFolder
 
 HF = "hf"  # the format that every model has
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -78,9 +81,10 @@ class ExportArguments:
     run: Positional[Path]
     """run folder"""
     to: str = HF
-    """hf, for every model, or the architecture that it has: llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3-text,
-    olmo2, olmo3, phi3, smollm3, granite, gpt2, gpt-neox, stablelm, starcoder2, cohere, ministral, cwm, seed-oss,
-    internlm3, iquestcoder, arcee, hyperclovax, ernie4-5, glm, glm4, helium, deepseek-v3 or diffllama"""
+    """hf, for every model, or the architecture that it has: llama, mistral, qwen2, qwen3, gemma, gemma2, vaultgemma,
+    gemma3-text, olmo2, olmo3, phi3, smollm3, granite, gpt2, gpt-neox, stablelm, starcoder2, cohere, cohere2, exaone4,
+    ministral, cwm, seed-oss, internlm3, iquestcoder, arcee, jais2, nemotron, hyperclovax, ernie4-5, glm, glm4, helium,
+    deepseek-v3, youtu or diffllama"""
     out: Path | None = None
     """new or empty folder; by default the format's name in the run folder"""
     checkpoint: str = "best"
@@ -91,6 +95,14 @@ class ExportArguments:
     """largest file of weights"""
     self_contained: bool = True
     """include the code, for machines on which attractor is not installed"""
+    license: str | None = None
+    """license in the model card, such as apache-2.0"""
+    base_model: str | None = None
+    """model in the card from which this one was made, as OWNER/NAME"""
+    datasets: tuple[str, ...] = ()
+    """data sets in the card, as OWNER/NAME"""
+    push: str | None = None
+    """repository on the Hugging Face Hub to which the folder is uploaded, as OWNER/NAME; a new one is private"""
 
 
 def export(args: ExportArguments, console: Console) -> None:
@@ -102,11 +114,13 @@ def export(args: ExportArguments, console: Console) -> None:
     import torch
 
     from attractor.hf.card import Exported, model_card
-    from attractor.hf.export import export_model
+    from attractor.hf.export import export_model, push_folder
     from attractor.hf.foreign_export import chosen_architecture
     from attractor.train.finished import finished_run
     from attractor.train.saved_tokenizer import saved_settings, tokenizer_to_export
 
+    if args.push is not None:
+        require(REPOSITORY.fullmatch(args.push) is not None, "push", "OWNER/NAME", args.push)
     architecture = None if args.to == HF else chosen_architecture(args.to)
     folder = RunFolder.open(args.run)
     out = args.out or args.run / args.to  # within the run, where no search for runs finds its config.json
@@ -123,6 +137,9 @@ def export(args: ExportArguments, console: Console) -> None:
         has_chat_template=settings is not None and settings.has_chat_template,
         self_contained=args.self_contained,
         is_foreign=architecture is not None,
+        license=args.license,
+        base_model=args.base_model,
+        datasets=args.datasets,
     )
     card = model_card(folder, exported)
     export_model(
@@ -137,5 +154,8 @@ def export(args: ExportArguments, console: Console) -> None:
         trained_length=run.config.seq_len,
         to=architecture,
     )
+    address = None if args.push is None else push_folder(out, args.push)
     say(console, str(out))
-    answer(console, folder=str(out), checkpoint=run.checkpoint)
+    if address:
+        say(console, address)
+    answer(console, folder=str(out), checkpoint=run.checkpoint, address=address)

@@ -4,12 +4,14 @@ A module is recognised by its parts, never by its class or its model's name. A l
 further part that could stand between projection and dot product; a layout that only resembles a known one is unknown.
 
     separate     q_proj | k_proj, head by head         Llama, Mistral, Qwen2, Qwen3, Gemma 2 and 3, OLMo 2, DiffLlama
-                 query | key; Wq | Wk                  BERT and its like; CTRL
-    by_part      qkv_proj, rows [q | k | v]            Phi-3
+                 query | key; Wq | Wk; q_lin | k_lin   BERT and its like; CTRL; XLM
+                 wq | wk; c_q | c_k; to_q | to_k       Meta's Llama; nanochat; x-transformers
+    by_part      qkv_proj or qkv, rows [q | k | v]     Phi-3; timm
     by_head      query_key_value, rows [q k v] a head  GPT-NeoX
     transposed   c_attn, columns [q | k | v]           GPT-2
     latent       q_proj or q_a_proj, q_b_proj, rows [nope rope] a head; kv_a_proj_with_mqa, rows [latent | rope];
-                 kv_b_proj, rows [key value] a head    DeepSeek-V2 and V3
+                 kv_b_proj, rows [key value] a head    DeepSeek-V2 and V3; torchtitan's, with other names
+    stacked      in_proj_weight, rows [q | k | v]      torch.nn.MultiheadAttention, so torch.nn.TransformerEncoder
     fused        c_attn as a linear layer, rows [q | k | v]                    nanoGPT
     titan        qkv_linear: wq | wk, or wqkv with rows [queries k v] a group  torchtitan
     megatron     linear_qkv, rows [queries k v] a group                        Megatron
@@ -28,15 +30,16 @@ import torch
 from torch import nn
 
 from attractor.attention import Attention
-from attractor.attention.foreign_projections import LATENT, PROJECTIONS, SCORING_PARTS
+from attractor.attention.foreign_projections import LATENT, PROJECTIONS, SCORING_PARTS, TITAN_LATENT
 from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, Rows, View, grouped, head_rows, norm_rows
 from attractor.errors import InputError
 
 SEPARATE = [names for names in PROJECTIONS.values() if not names.is_fused]
 AFTER_LOGITS = {names.value for names in SEPARATE} | {names.out for names in PROJECTIONS.values()}
 # Other parts that may stand beside projections: gates of outputs, and an indexer, which chooses the keys to attend to.
-HARMLESS = re.compile(r"attn_sub_norm|(gate|g)_proj|indexer")
+HARMLESS = re.compile(r"attn_sub_norm|(gate|g)_proj|ve_gate|to_\w+_gate|indexer")
 SCORE_PARAMETERS = re.compile(r"sinks|gate_bias|lambda_[qk][12]")  # they do not change the logits
+OF_LATENTS = {name for names in (LATENT, TITAN_LATENT) for name in (names.query_norm, names.norm)}
 QK_NORM = re.compile(r"(q|k|qk|query|key)_?(layer_?)?norm")
 CROSS = re.compile(r"(?i)cross_?att|enc(oder)?_?(dec(oder)?_?)?att")  # names of cross-attention modules
 ATTENTION = re.compile(r"(?i)attention|attn")
@@ -46,19 +49,38 @@ FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 def separate(name: str, module: nn.Module) -> DotProduct | None:
     """Read q_proj and k_proj. Each of the H narrow heads of differential attention is scored, so each is a head."""
-    width = _head_width(module)
     names = next((names for names in SEPARATE if _is_made_of(module, names.query, names.key)), None)
-    if not width or names is None:
+    n_queries = _n_heads(module)
+    if not n_queries or names is None:
         return None
-    n_keys = len(_projection(name, module, names.key).weight) // width
-    if not _are_groups(module, n_keys):
+    n_rows, n_key_rows = (len(_projection(name, module, part).weight) for part in (names.query, names.key))
+    width = _head_width(module) or n_rows // n_queries
+    if not width or not _are_groups(module, n_key_rows // width):
         return None
-    return _by_matrix(name, module, names.query, names.key, _n_heads(module), n_keys, width)
+    return _by_matrix(name, module, names.query, names.key, n_queries, n_key_rows // width, width)
+
+
+def stacked(name: str, module: nn.Module) -> DotProduct | None:
+    """Read in_proj_weight of torch's own attention: all queries, then all keys, then all values.
+
+    Beside a learned key (`bias_k`), whose logits follow the query weights alone, or a plain weight, it is unknown."""
+    if not isinstance(module, nn.MultiheadAttention) or module.bias_k is not None:
+        return None
+    weight, n_heads, width = module.in_proj_weight, module.num_heads, module.head_dim
+    if weight is None or not _is_plain(weight):  # None: keys and values have widths of their own
+        return None
+    starts = range(0, 2 * n_heads * width, width)
+    query, key = (
+        Rows(weight, tuple(part), width, module.in_proj_bias) for part in (starts[:n_heads], starts[n_heads:])
+    )
+    return _dot_product(name, module, query, key)
 
 
 def by_part(name: str, module: nn.Module) -> DotProduct | None:
     """Read qkv_proj: all queries, then all keys, then all values."""
     width, n_queries, part = _head_width(module), _n_heads(module), PROJECTIONS["phi3"].query
+    if hasattr(module, "fused_attn") and _is_made_of(module, PROJECTIONS["timm"].query):
+        return _by_part(name, module, PROJECTIONS["timm"].query, n_queries, n_queries, width)
     # CodeGen, which has no groups, orders the rows of its qkv_proj differently.
     if not width or not hasattr(module, "num_key_value_groups") or not _is_made_of(module, part):
         return None
@@ -85,7 +107,7 @@ def fused(name: str, module: nn.Module) -> DotProduct | None:
     """Read c_attn if it is a linear layer of n_embd to 3 n_embd: all queries, then all keys, then all values."""
     part = PROJECTIONS["gpt2"].query
     sizes, is_linear = _sizes(module, "n_head", "n_embd"), isinstance(getattr(module, part, None), nn.Linear)
-    if not sizes or not is_linear or not _is_made_of(module, part) or _norms_by_function(module):
+    if not sizes or not is_linear or not _is_made_of(module, part):
         return None
     n_heads, size = sizes
     return _by_part(name, module, part, n_heads, n_heads, size // n_heads)
@@ -93,17 +115,18 @@ def fused(name: str, module: nn.Module) -> DotProduct | None:
 
 def latent(name: str, module: nn.Module) -> LatentHeads | None:
     """Read latent attention, whose matrices are fused head by head. Queries without a latent come from q_proj."""
-    has_query_latent = getattr(module, LATENT.query_down, None) is not None
-    queries = (LATENT.query_down, LATENT.query_up) if has_query_latent else (PROJECTIONS["llama"].query,)
+    names = TITAN_LATENT if hasattr(module, TITAN_LATENT.down) else LATENT
+    has_query_latent = getattr(module, names.query_down, None) is not None
+    queries = (names.query_down, names.query_up) if has_query_latent else (names.query,)
     sizes = _sizes(module, "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank")
-    if not sizes or not _is_made_of(module, *queries, LATENT.down, LATENT.up):
+    if not sizes or not _is_made_of(module, *queries, names.down, names.up):
         return None
     n_heads, (nope, rope, value, rank) = _n_heads(module), sizes
-    up, down, key_value = (_projection(name, module, part) for part in (queries[-1], LATENT.down, LATENT.up))
+    up, down, key_value = (_projection(name, module, part) for part in (queries[-1], names.down, names.up))
     wanted = (n_heads * (nope + rope), rank + rope, n_heads * (nope + value))
     if (len(up.weight), len(down.weight), len(key_value.weight)) != wanted:
         return None
-    query_down = _projection(name, module, LATENT.query_down) if has_query_latent else None
+    query_down = _projection(name, module, names.query_down) if has_query_latent else None
     return LatentHeads(
         name,
         module,
@@ -115,9 +138,9 @@ def latent(name: str, module: nn.Module) -> LatentHeads | None:
         dq=head_rows(query_down, 1, len(query_down.weight)) if query_down is not None else None,
         qr=head_rows(up, n_heads, rope, step=nope + rope, offset=nope),
         kr=head_rows(down, 1, rope, offset=rank),
-        gamma_q=norm_rows(getattr(module, LATENT.query_norm, None)) if has_query_latent else None,
-        gamma_kv=norm_rows(getattr(module, LATENT.norm, None)),
-        obstacle=_obstacle(module),
+        gamma_q=norm_rows(getattr(module, names.query_norm, None)) if has_query_latent else None,
+        gamma_kv=norm_rows(getattr(module, names.norm, None)),
+        obstacle=_obstacle(module, names.query_norm, names.norm),
     )
 
 
@@ -176,7 +199,7 @@ def _by_group(name: str, module: nn.Module, part: str, n_queries: int, n_keys: i
     return _dot_product(name, module, query, head_rows(matrix, n_keys, width, offset=per_group * width, step=step))
 
 
-VIEWS: list[View] = [separate, by_part, by_head, transposed, latent, fused, titan, megatron]
+VIEWS: list[View] = [separate, stacked, by_part, by_head, transposed, latent, fused, titan, megatron]
 EXAMPLE = (
     "`def view(name, module): return attractor.control.DotProduct(name, module, query=head_rows(...), "
     "key=head_rows(...), reads=(...)) if type(module).__name__ == '{kind}' else None` and "
@@ -210,15 +233,19 @@ def refuse_unknown(model: nn.Module, known: Sequence[QueryKeyHeads] = ()) -> Non
 
 
 def _unknown_attention(model: nn.Module, known: set[str]) -> list[tuple[str, nn.Module]]:
-    """Return modules that are named attention, have matrices, and neither contain nor belong to a known one."""
+    """Return modules that are named attention and have matrices, or that call scaled_dot_product_attention, and neither
+    contain nor belong to a known one."""
     settled = known | {name for name, module in model.named_modules() if isinstance(module, Attention)}
     return [
         (name, module)
         for name, module in model.named_modules()
-        if ATTENTION.search(type(module).__name__)
-        and not LINEAR_ATTENTION.search(type(module).__name__)
-        and _has_matrices(module)
-        and not any(_is_within(name, other) or _is_within(other, name) for other in settled)
+        if (
+            ATTENTION.search(type(module).__name__)
+            and not LINEAR_ATTENTION.search(type(module).__name__)
+            and _has_matrices(module)
+        )
+        or _calls_sdpa(module)
+        if not any(_is_within(name, other) or _is_within(other, name) for other in settled)
     ]
 
 
@@ -235,33 +262,48 @@ def _has_matrices(module: nn.Module) -> bool:
     )
 
 
+def _calls_sdpa(module: nn.Module) -> bool:
+    """Whether a method of the module's class, written outside torch, scores by torch's own attention."""
+    kinds = [kind for kind in type(module).__mro__ if not kind.__module__.startswith("torch.")]
+    codes = (getattr(method, "__code__", None) for kind in kinds for method in vars(kind).values())
+    return any("scaled_dot_product_attention" in code.co_names for code in codes if code is not None)
+
+
 def _is_made_of(module: nn.Module, *projections: str) -> bool:
     """Whether the module has these projections and no other part with parameters that could change the logits."""
     parts = dict(module.named_children())
     others = {part for part, child in parts.items() if any(True for _ in child.parameters())} - {*projections}
-    others -= {*AFTER_LOGITS, LATENT.query_norm, LATENT.norm}
+    others -= {*AFTER_LOGITS, *SCORING_PARTS.values(), *OF_LATENTS}
     others = {part for part in others if not HARMLESS.fullmatch(part) and not QK_NORM.fullmatch(part)}
     parameters = [name for name, _ in module.named_parameters(recurse=False)]
     return parts.keys() >= {*projections} and not others and all(map(SCORE_PARAMETERS.fullmatch, parameters))
 
 
-def _norms_by_function(module: nn.Module) -> bool:
-    """Whether the forward pass calls something named a norm, which would stand between projection and scores."""
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-    return code is not None and any("norm" in name for name in code.co_names)
-
-
-def _obstacle(module: nn.Module) -> str:
+def _obstacle(module: nn.Module, *of_latents: str) -> str:
+    """Say why the logits do not scale with the weights. The norms of latents stand before the heads' projections."""
     norms = [
         part
         for part, child in module.named_children()
-        if QK_NORM.fullmatch(part) and "Identity" not in type(child).__name__
+        if QK_NORM.fullmatch(part) and "Identity" not in type(child).__name__ and part not in of_latents
     ]
-    if norms:
+    if norms := norms or _norm_functions(module):
         return f"QK-norm ({', '.join(norms)}) undoes any scaling of the weights"
+    if getattr(getattr(module, "attend", None), "l2_distance", False):  # x-transformers
+        return "distances are scored, which do not scale with the weights"
     if getattr(getattr(module, "config", None), "clip_qkv", None) is not None:  # OLMo, OLMoE
         return "queries and keys are clipped to 'clip_qkv', so the logits do not scale with the weights"
     return ""
+
+
+def _norm_functions(module: nn.Module) -> list[str]:
+    """Return the functions named norms that the forward pass calls, unless the module says that it has no QK-norm.
+
+    Names of the module's parts are none of them, also of parts that other modules of its class have."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    if code is None or getattr(module, "qk_norm", True) is False:
+        return []
+    names = [name for name in code.co_names if "norm" in name and not hasattr(module, name)]
+    return [name for name in names if not QK_NORM.fullmatch(name)]
 
 
 def _sizes(module: nn.Module, *fields: str) -> list[int]:
@@ -282,14 +324,18 @@ def _head_width(module: nn.Module) -> int:
 
 def _n_heads(module: nn.Module) -> int:
     config = getattr(module, "config", None)
-    return _first_size((module, "num_heads"), (module, "num_attention_heads"), (config, "num_attention_heads"))
+    stated = ((module, "num_heads"), (module, "num_attention_heads"), (config, "num_attention_heads"))
+    return _first_size(*stated, *((module, field) for field in ("n_heads", "n_head", "n_local_heads", "heads")))
 
 
 def _are_groups(module: nn.Module, n_keys: int) -> bool:
     n_queries = _n_heads(module)
     if not n_keys or n_queries % n_keys:
         return False
-    return getattr(module, "num_key_value_groups", n_queries // n_keys) == n_queries // n_keys
+    if n_groups := _first_size((module, "num_key_value_groups")):
+        return n_groups == n_queries // n_keys
+    fields = ("n_kv_heads", "n_kv_head", "n_local_kv_heads", "kv_heads")
+    return _first_size(*((module, field) for field in fields)) in (0, n_keys)
 
 
 def _projection(name: str, module: nn.Module, part: str) -> Any:
@@ -303,7 +349,7 @@ def _projection(name: str, module: nn.Module, part: str) -> Any:
     weight = weights.get("weight")
     if weight is None or weights.keys() - {"weight", "bias"}:
         held = f"parameters {', '.join(weights) or 'none'}"
-    elif weight.dtype not in FLOATING or type(weight.data).__name__ not in ("Tensor", "DTensor"):
+    elif not _is_plain(weight):
         held = f"{type(weight.data).__name__} of {weight.dtype}"
     elif isinstance(linear, nn.Linear) and weight.shape != (linear.out_features, linear.in_features):
         held = f"a part of it, {tuple(weight.shape)}"
@@ -314,6 +360,10 @@ def _projection(name: str, module: nn.Module, part: str) -> Any:
         f"{held}; rows of quantised, adapted or reparametrised weights cannot be scaled in place, so control the model "
         "before that, or merge it first"
     )
+
+
+def _is_plain(weight: nn.Parameter) -> bool:
+    return weight.dtype in FLOATING and type(weight.data).__name__ in ("Tensor", "DTensor")
 
 
 def _refuse_cross_attention(name: str, module: nn.Module) -> None:

@@ -8,9 +8,10 @@ within the threshold cannot have passed it. It is screened out at a cost of O(T 
 its maximum, marked as not exact. For all other heads, and for all heads without a threshold, (1) is computed in fp32 or
 wider: in blocks of queries, or on a GPU without storing logits.
 
-Only forward passes in training mode with gradients count, over micro-batches and the processes that train the same
-layers (`process_groups.py`). Evaluations between two steps do not count. Non-finite logits do not count either, since
-they do not say how far to clip. Under tensor parallelism a process scores some of the heads, and reports on those.
+Only forward passes in training mode count, over micro-batches and the processes that train the same layers
+(`process_groups.py`), also those without gradients, as a model may repeat its layers. Evaluations between two steps do
+not count. Non-finite logits do not count either, since they do not say how far to clip. Under tensor parallelism a
+process scores some of the heads, and reports on those.
 """
 
 from collections.abc import Sequence
@@ -139,7 +140,7 @@ class LogitMaxima:
                 f"{scored.q.shape[1]} in queries of {tuple(scored.q.shape)}, read as B H T K; correct the view, or the "
                 "call of `observe`"
             )
-        if module.training and torch.is_grad_enabled():
+        if module.training:
             self._count(layer, scored)
 
     @torch.no_grad()

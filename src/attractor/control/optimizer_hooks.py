@@ -122,10 +122,15 @@ def refuse_second_copy(optimizers: Iterable[Optimizer], name: str) -> None:
 
 
 def refuse_out_of_reach(optimizers: Iterable[Optimizer], named: Mapping[str, Rows], name: str) -> None:
-    """Refuse weights that are trained, but by none of these optimizers."""
+    """Refuse weights that are trained, but by none of these optimizers, and those whose values are elsewhere."""
     given = parameters_of(optimizers)
     for place, rows in named.items():
         for what, parameter in (("weight", rows.weight), ("bias", rows.bias)):
+            if parameter is not None and parameter.is_meta:
+                raise InputError(
+                    f"the {what} of {place} must hold values for {name}, but is on the meta device, as are offloaded "
+                    "weights: load the whole model before you train it"
+                )
             if parameter is not None and parameter.requires_grad and parameter not in given:
                 raise InputError(
                     f"the {what} of {place} must be among the optimizer's parameters and is not: attach {name} after "

@@ -16,7 +16,6 @@ attention logits", 2025, section 4 compares the two. (4) is an addition of this 
 """
 
 import math
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -89,8 +88,11 @@ def scale_along(parameter: Tensor, factors: Tensor, axis: int) -> None:
     """Multiply the parameter by the factors along the axis. Every process scales its part of a sharded parameter."""
     begins, shape = local_region(parameter)
     here = factors.narrow(0, begins[axis], shape[axis])
-    local = cast(Any, parameter).to_local() if is_sharded(parameter) else parameter
-    local.mul_(here.view([-1 if i == axis else 1 for i in range(parameter.ndim)]))
+    local_values(parameter).mul_(here.view([-1 if i == axis else 1 for i in range(parameter.ndim)]))
+
+
+def local_values(tensor: Tensor) -> Tensor:
+    return cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
 
 
 class QKClip:
@@ -161,13 +163,10 @@ class QKClip:
 
     @torch.no_grad()
     def _clip(self) -> None:
-        if unseen := self.maxima.unseen:
-            warnings.warn(
-                f"QKClip saw no attention logits of '{unseen[0]}' since the last step, so it was not clipped: "
-                "attach before torch.compile's first call, and train in training mode (model.train())",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        unseen = set(self.maxima.unseen)
+        for view in self.views:
+            if view.name in unseen:
+                _refuse_unseen_training(view, self._clipped[view.name])
         self.last = self.maxima.read()
         self.maxima.reset()
         for view in self.views:  # weights may have been frozen since
@@ -195,6 +194,17 @@ def refuse_obstacle(view: QueryKeyHeads) -> None:
     raise InputError(
         f"model must have logits that scale with its weights, but in '{view.name}' {view.obstacle}: {next_step}"
     )
+
+
+def _refuse_unseen_training(view: QueryKeyHeads, clipped: Iterable[ClippedRows]) -> None:
+    """Refuse a layer that trains, as its gradients say, but whose logits were not seen since the last step."""
+    gradients = [part.rows.weight.grad for part in clipped]
+    if any(bool(local_values(gradient).any()) for gradient in gradients if gradient is not None):
+        raise InputError(
+            f"QKClip must see the attention logits of '{view.name}', but saw none since the last step, though it has "
+            "gradients: attach before torch.compile's first call and train in training mode (model.train()); if its "
+            "code computes logits itself, add `attractor.control.observe(self, q, k, scale=..., causal=True)` to it"
+        )
 
 
 def _refuse_frozen(view: QueryKeyHeads, clipped: Iterable[ClippedRows]) -> None:

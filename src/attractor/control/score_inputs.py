@@ -3,7 +3,8 @@
 Observation does not change the computation by a bit.
 
     part    a module inside the layer computes the scores, and gets a hook: `score` of `Attention` layers,
-            `inner_attention` of torchtitan, `core_attention` of Megatron
+            `inner_attention` of torchtitan, `core_attention` of Megatron, `attend` of x-transformers; torch's own
+            MultiheadAttention, which may score in a fused function, is such a part itself
     table   a Hugging Face layer looks up its attention function (eager, sdpa, flex or flash) in one table, whose
             functions are wrapped while such a layer is observed
     call    any other layer runs its forward pass under a mode that sees calls of scaled_dot_product_attention
@@ -17,7 +18,7 @@ import inspect
 import sys
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any, cast
 from weakref import WeakKeyDictionary, finalize, ref
 
@@ -122,26 +123,29 @@ def _report(module: nn.Module, scored: ScoreInputs) -> None:
         callback(module, scored)
 
 
-def _score_inputs(q: Tensor, k: Tensor, scale: float | None, causal: bool, mask: Any) -> ScoreInputs:
+def _score_inputs(q: Tensor, k: Tensor, scale: float | None, causal: bool, mask: Any, shift: int = 0) -> ScoreInputs:
+    """Query t stands at position t + shift of the keys."""
     q, k = q.detach(), k.detach()
     n_queries, n_keys = q.shape[2], k.shape[2]
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     mask = getattr(mask, "mask_mod", mask)
     if isinstance(mask, Tensor):
         mask = mask[(None,) * (4 - mask.ndim)].expand(-1, -1, -1, n_keys)
-    if causal and mask is None and n_queries <= n_keys:
+    if causal and mask is None and not shift and n_queries <= n_keys:
         return ScoreInputs(q, k[:, :, :n_queries], scale, causal=True)
-    return ScoreInputs(q, k, scale, allowed=_and_causal(mask) if causal else mask)
+    return ScoreInputs(q, k, scale, allowed=_and_causal(mask, shift) if causal else mask)
 
 
-def _attends(mask: Tensor) -> Tensor:
-    """Return where a mask lets a query attend, also a mask that is added to the logits."""
-    return mask if mask.dtype == torch.bool else mask > MASKED
+def _attends(mask: Tensor, unless: bool = False) -> Tensor:
+    """Return where a mask lets a query attend: one that is added to the logits, true there, or true elsewhere."""
+    if mask.dtype != torch.bool:
+        return mask > MASKED
+    return ~mask if unless else mask
 
 
-def _and_causal(mask: Tensor | MaskRule | None) -> MaskRule:
+def _and_causal(mask: Tensor | MaskRule | None, shift: int) -> MaskRule:
     def allowed(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        rule = query >= key
+        rule = query + shift >= key
         if mask is None:
             return rule
         if not isinstance(mask, Tensor):
@@ -307,17 +311,61 @@ def _megatron_hook(core: Any, args: Any, kwargs: dict[str, Any]) -> None:
     _report(core, _score_inputs(q, k, scale, causal, None if mask is None else ~mask))
 
 
-PART_HOOKS = (_score_hook, _torchtitan_hook, _megatron_hook)
+@torch.compiler.disable
+def _x_transformers_hook(attend: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    """Read q and k, B H T K, and the mask, which is true where a query may attend, of keys or of pairs."""
+    q, k = args[:2]
+    mask, causal = kwargs.get("mask"), kwargs.get("causal")
+    if mask is not None and mask.ndim == 2:
+        mask = mask[:, None, None]
+    causal = (attend.causal if causal is None else causal) and q.shape[2] > 1
+    _report(attend, _score_inputs(q, k, attend.scale, causal, mask, shift=k.shape[2] - q.shape[2]))
+
+
+@torch.compiler.disable
+@torch.no_grad()
+def _torch_hook(attention: nn.MultiheadAttention, args: Any, kwargs: dict[str, Any]) -> None:
+    """Project the query and key of torch's own attention, and read its masks, true where a query may not attend."""
+    named = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask")
+    given = dict(zip(named, args, strict=False)) | kwargs
+    inputs, padding, pairs = (given["query"], given["key"]), given.get("key_padding_mask"), given.get("attn_mask")
+    allowed: list[Tensor] = []
+    if inputs[0].is_nested:  # what TransformerEncoder makes of padded batches in evaluation
+        lengths = torch.tensor([len(x) for x in inputs[0].unbind()], device=inputs[0].device)
+        inputs = tuple(x.to_padded_tensor(0.0) for x in inputs)
+        is_token = torch.arange(inputs[0].shape[1], device=lengths.device) < lengths[:, None, None]
+        allowed.append((is_token & is_token.mT)[:, None])
+    elif inputs[0].ndim == 2:
+        inputs = tuple(x[None] for x in inputs)
+    elif not attention.batch_first:
+        inputs = tuple(x.transpose(0, 1) for x in inputs)
+    weights = cast(Tensor, attention.in_proj_weight).chunk(3)
+    biases = (None, None) if attention.in_proj_bias is None else attention.in_proj_bias.chunk(3)
+    q, k = (
+        nn.functional.linear(x, weight, bias).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
+        for x, weight, bias in zip(inputs, weights, biases, strict=False)
+    )
+    if padding is not None:
+        allowed.append(_attends(padding, unless=True).reshape(-1, 1, 1, k.shape[2]))
+    if pairs is not None:  # T S, or those of all heads of the batch
+        pairs = _attends(pairs, unless=True)
+        allowed.append(pairs.unflatten(0, (-1, attention.num_heads)) if pairs.ndim == 3 else pairs[None, None])
+    mask = reduce(torch.logical_and, allowed) if allowed else None
+    _report(attention, _score_inputs(q, k, None, False, mask))
+
+
+PART_HOOKS = (_torchtitan_hook, _megatron_hook, _x_transformers_hook, _score_hook, _torch_hook)
 
 
 def _scoring_part(attention: nn.Module) -> tuple[nn.Module, Callable[..., None]] | None:
     """Return the part that computes the layer's scores and its hook, or None where no such part is known."""
     if isinstance(attention, Attention):
         return attention.score, _score_hook
+    if type(attention).forward is nn.MultiheadAttention.forward:
+        return attention, _torch_hook
     parts = dict(attention.named_children())
-    for library, hook in (("torchtitan", _torchtitan_hook), ("megatron", _megatron_hook)):
-        part = SCORING_PARTS[library]
-        if PROJECTIONS[library].query in parts and part in parts:
+    for (library, part), hook in zip(SCORING_PARTS.items(), PART_HOOKS, strict=False):
+        if PROJECTIONS[library].out in parts and part in parts:
             return parts[part], hook
     return None
 

@@ -128,7 +128,7 @@ class Architecture:
     needs: tuple[Need, ...] = ()
     describe: Callable[[TransformerConfig], dict[str, Any]] = lambda config: shape(config)  # to config.json
     names: Names = field(default_factory=Names)
-    norm_offset: float = 0.0  # what the norms add to their stored weights
+    norm_offset: float = 0.0  # what the norms add to their stored weights, not to biases
     activations: Mapping[str, str] = field(default_factory=lambda: GATED)  # kinds of MLPs by `hidden_act`
     partial_rotation: bool = False  # some of its models rotate a part of each head
     windows: bool = False  # some of its models have sliding windows
@@ -211,7 +211,7 @@ class Architecture:
                     tuple(f"{name}.{kind}" for name in ours),
                     (f"{stored}.{kind}",),
                     transposed=transposed and kind == "weight",
-                    offset=offset,
+                    offset=offset if kind == "weight" else 0.0,
                 )
                 for kind in ("weight", "bias")
                 if f"{ours[0]}.{kind}" in parameters

@@ -37,6 +37,34 @@ GEMMA2 = GEMMA1 | {
     "attn_logit_softcapping": 50.0,
     "final_logit_softcapping": 30.0,
 }
+MOE = "mixtures of experts (MoE)"
+LATENT = {
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "rope_interleave": True,
+}
+OF_LATENTS = (
+    off("attention_bias", "biases in MLA"),
+    Need("q_lora_rank", "a number", lambda stored: bool(stored["q_lora_rank"]), "MLA with direct queries"),
+    Need("rope_interleave", "true", lambda stored: bool(stored["rope_interleave"]), "such order of rotation"),
+)
+LAST_WITHOUT_ROPE = Need(
+    "layer_types",
+    "full_attention in the last of every so many layers and sliding_attention in the others",
+    lambda stored: (
+        [int(kind == read.LOCAL) for kind in read.local_kinds(stored)]
+        == read.rotated_layers_of(
+            read.number(stored, "num_hidden_layers"), read.rotated_where_local(stored)["no_rope_every"]
+        )
+    ),
+    "other choice of layers without RoPE",
+)
+BIASES = {"attention_bias": True, "mlp_bias": True}
+RELU2 = {"relu2": "relu2"}
+UP_DOWN = {"mlp.up_proj": ["up"], "mlp.down_proj": ["down"]}
 MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
 WIDE = {"head_dim": 128, "rms_norm_eps": 1e-5}  # of several families whose heads are wider than d_model / n_heads
 GLM = {
@@ -96,6 +124,18 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         (NO_FORESIGHT,),
         write.gemma2,
         names=Names(norms=FOUR_NORMS),
+        norm_offset=1.0,
+        windows=True,
+        defaults=GEMMA2,
+        aliases={"hidden_activation": "hidden_act"},
+    ),
+    Architecture(
+        "vaultgemma",
+        "llama",
+        read.vaultgemma,
+        (NO_FORESIGHT,),
+        write.vaultgemma,
+        names=Names(norms={"attention_norm": "input_layernorm", "mlp_norm": "pre_feedforward_layernorm"}),
         norm_offset=1.0,
         windows=True,
         defaults=GEMMA2,
@@ -313,6 +353,33 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         aliases={"layer_norm_eps": "rms_norm_eps"},
     ),
     Architecture(
+        "cohere2",
+        "cohere",
+        read.cohere2,
+        (LAST_WITHOUT_ROPE,),
+        write.cohere2,
+        names=Names(norms={"attention_norm": "input_layernorm"}),
+        windows=True,
+        defaults={
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 8192,
+            "sliding_window": 4096,
+            "logit_scale": 0.0625,
+        },
+        aliases={"layer_norm_eps": "rms_norm_eps"},
+    ),
+    Architecture(
+        "exaone4",
+        "llama",
+        read.exaone4,
+        (LAST_WITHOUT_ROPE,),
+        write.exaone4,
+        names=Names(norms=AFTER),
+        windows=True,
+        defaults={"rms_norm_eps": 1e-5, "num_key_value_heads": 32, "sliding_window": 4096},
+    ),
+    Architecture(
         "ministral",
         "llama",
         read.with_kinds,
@@ -378,9 +445,34 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "arcee",
         "llama",
         read.shape,
-        names=Names(mlp={"mlp.up_proj": ["up"], "mlp.down_proj": ["down"]}),
-        activations={"relu2": "relu2"},
+        names=Names(mlp=UP_DOWN),
+        activations=RELU2,
         defaults={"hidden_act": "relu2", "rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
+    ),
+    Architecture(
+        "jais2",
+        "llama",
+        read.layer_normed,
+        names=Names(mlp=UP_DOWN),
+        activations=RELU2,
+        defaults=BIASES | {"hidden_act": "relu2", "rms_norm_eps": 1e-5, "max_position_embeddings": 8192},
+        aliases={"layer_norm_eps": "rms_norm_eps"},
+    ),
+    Architecture(
+        "nemotron",
+        "llama",
+        read.layer_normed,
+        names=Names(mlp=UP_DOWN),
+        norm_offset=1.0,
+        activations=RELU2,
+        partial_rotation=True,
+        defaults={
+            "hidden_act": "relu2",
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 4096,
+            "partial_rotary_factor": 0.5,
+        },
+        aliases={"norm_eps": "rms_norm_eps"},
     ),
     Architecture(
         "hyperclovax",
@@ -443,7 +535,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "deepseek-v3",
         read.latent,
         (
-            off("attention_bias", "biases in MLA"),
+            *OF_LATENTS,
             off("mlp_bias", "such bias in this architecture"),
             Need(
                 "first_k_dense_replace",
@@ -452,22 +544,20 @@ ARCHITECTURES: tuple[Architecture, ...] = (
                     isinstance(stored["first_k_dense_replace"], int)
                     and stored["first_k_dense_replace"] >= read.number(stored, "num_hidden_layers")
                 ),
-                "mixtures of experts (MoE)",
+                MOE,
             ),
-            Need("q_lora_rank", "a number", lambda stored: bool(stored["q_lora_rank"]), "MLA with direct queries"),
-            Need("rope_interleave", "true", lambda stored: bool(stored["rope_interleave"]), "such order of rotation"),
         ),
+        write.dense_latent,
+        defaults=LATENT | {"first_k_dense_replace": 3, "max_position_embeddings": 4096},
+    ),
+    Architecture(
+        "youtu",
+        "deepseek-v3",
+        read.latent,
+        OF_LATENTS,
         write.latent,
-        defaults={
-            "first_k_dense_replace": 3,
-            "q_lora_rank": 1536,
-            "kv_lora_rank": 512,
-            "qk_nope_head_dim": 128,
-            "qk_rope_head_dim": 64,
-            "v_head_dim": 128,
-            "rope_interleave": True,
-            "max_position_embeddings": 4096,
-        },
+        # Its class sets the embedding of padding to 0 when it loads a file, which would change that token's logit.
+        defaults=LATENT | {"tie_word_embeddings": True, "max_position_embeddings": 131_072, "pad_token_id": None},
     ),
     Architecture(
         "diffllama",
@@ -486,29 +576,55 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     ),
 )
 
-
-MOE = "mixtures of experts (MoE)"
-LACKING = {
-    "gemma3": "images; the text model alone has model_type gemma3_text",
-    "gptj": "interleaved rotation of a part of each head, or a bias of the readout",
-    "opt": "shifted learned positions, or ReLU",
-    "phi": "bias of the readout",
-    "olmo": "norm without weights, or clipped queries",
-    "cohere2": "windows in the layers with RoPE alone, in this table",
-    "gpt_oss": f"{MOE}, or attention sinks",
-    **dict.fromkeys(("falcon", "bloom"), "attention with biases by distance (ALiBi)"),
-    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2"), MOE),
-    **dict.fromkeys(("mamba", "mamba2"), "state-space layers"),
-    "ministral3": "scale of queries that grows with their position",
-    "exaone4": "windows in the layers with RoPE alone, in this table",
-    "hunyuan_v1_dense": "norm of queries and keys after their rotation",
-    "apertus": "activation xIELU",
+# What attractor lacks for the other causal model types of transformers: their names by feature.
+LACKING_FEATURES = {
+    MOE: """afmoe aria_text axk1 axk2 bailing_hybrid beam cohere2_moe dbrx deepseek_v2 deepseek_v32 deepseek_v4 dots1
+        dots3_note dots3_note_text ernie4_5_moe exaone_moe flex_olmo flint glm4_moe glm4_moe_lite glm_moe_dsa granitemoe
+        granitemoe_swa granitemoehybrid granitemoeshared hunyuan_v1_moe hy_v3 hy_v4 inkling2_text inkling_text jetmoe
+        kimi_linear kolibri1 laguna lfm2_moe llama4 llama4_text longcat_flash mellum mimo_v2_flash minimax minimax_m2
+        minimax_m3_vl_text mixtral olmoe phimoe qwen2_moe qwen3_5_moe qwen3_5_moe_text qwen3_moe qwen3_next qwen4_exp
+        qwen4_exp_text solar_open zaya""",
+    f"{MOE}, or attention sinks": "gpt_oss",
+    "state-space layers": "bamba falcon_h1 falcon_mamba jamba mamba mamba2 nemotron_h zamba zamba2",
+    "such recurrent layers": "recurrent_gemma rwkv xlstm",
+    "layers of gated DeltaNet beside gated attention, in this table": "olmo_hybrid qwen3_5 qwen3_5_text",
+    "layers of convolutions alone": "lfm2 lfm3",
+    "images or sounds beside text": """emu3 fuyu gemma3n gemma4 gemma4_unified git got_ocr2 mllama
+        moss_transcribe_diarize phi4_multimodal""",
+    "images; the text model alone has model_type gemma3_text": "gemma3",
+    "inputs of each layer from its tokens": "gemma3n_text gemma4_text gemma4_unified_text",
+    "keys and values of another model": "gemma4_assistant gemma4_unified_assistant",
+    "several streams of tokens": "moshi",
+    "patches of bytes": "blt",
+    "attention with biases by distance (ALiBi)": "bloom falcon mpt",
+    "relative positions, or positions by segments": "cpmant xlnet",
+    "sinusoidal positions": "ctrl xglm",
+    "shifted learned positions, or ReLU": "biogpt opt",
+    "norms after each addition": "openai-gpt",
+    "norms without weights, or clipped queries": "nanochat olmo",
+    "norms before output projections": "bitnet",
+    "norm of embeddings": "modernbert-decoder",
+    "LayerNorm of queries and keys": "persimmon",
+    "norm of queries and keys after their rotation": "hunyuan_v1_dense",
+    "scale of queries that grows with their position": "ministral3",
+    "rotation by several positions": "cohere_compass_text",
+    "interleaved rotation of a part of each head, or a bias of the readout": "codegen gptj",
+    "bias of the readout": "phi",
+    "bias of the last layer alone": "gpt_neox_japanese",
+    "attention by hashes": "reformer",
+    "masks that values decide": "doge",
+    "layers that run several times, in this table": "hrm_text",
+    "sinks beside windows, in this table": "granite_swa",
+    "windows beside learned positions, in this table": "gpt_neo",
+    "one key of all queries in a fused matrix, in this table": "gpt_bigcode",
+    "multiplied branches beside MLA, in this table": "minicpm3",
+    "activation xIELU": "apertus",
 }
-WITH_ENCODERS = (
-    *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "eurobert", "modernbert"),
-    *("mpnet", "nomic_bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "bart", "led", "m2m_100", "marian", "mbart"),
-    *("mt5", "pegasus", "t5", "t5gemma", "umt5", "whisper"),
-)
+LACKING = {name: feature for feature, names in LACKING_FEATURES.items() for name in names.split()}
+WITH_ENCODERS = """albert bart bert bert-generation big_bird bigbird_pegasus blenderbot blenderbot-small camembert
+    data2vec-text deberta deberta-v2 distilbert electra ernie eurobert led m2m_100 marian mbart megatron-bert modernbert
+    mpnet mt5 musicgen musicgen_melody mvp nomic_bert pegasus plbart prophetnet rembert roberta roberta-prelayernorm
+    roc_bert roformer t5 t5gemma trocr umt5 whisper xlm xlm-roberta xlm-roberta-xl xmod"""
 
 
 def architecture(model_type: object) -> Architecture:
@@ -517,7 +633,7 @@ def architecture(model_type: object) -> Architecture:
             return known
     names = ", ".join(known.model_type for known in ARCHITECTURES)
     refused = f"model_type must be one of attractor, {names}, got {model_type!r}"
-    if model_type in WITH_ENCODERS:
+    if model_type in WITH_ENCODERS.split():
         raise InputError(f"{refused}: a model with an encoder, whose positions see what comes after them; {NOT_CAUSAL}")
     why = f": attractor has no {LACKING[model_type]}" if isinstance(model_type, str) and model_type in LACKING else ""
     raise InputError(

@@ -39,6 +39,9 @@ class Exported:
     has_chat_template: bool = False
     self_contained: bool = True
     is_foreign: bool = False  # the model is one of transformers' own architectures
+    license: str | None = None  # these are said by the user alone
+    base_model: str | None = None
+    datasets: tuple[str, ...] = ()
 
 
 def model_card(run: RunFolder, exported: Exported) -> str:
@@ -68,7 +71,11 @@ def metadata(
     known = config.get("model") or {}
     tags = dict.fromkeys(["attractor", "attention", *filter(None, [attention_of(config), known.get("family")])])
     lines = ["library_name: transformers"]
+    stated = {"license": exported.license, "base_model": exported.base_model}
     task = ("text-classification" if labels else "text-generation") if exported.has_tokenizer else ""
+    lines += [f"{name}: {quoted(value)}" for name, value in stated.items() if value]
+    if exported.datasets:
+        lines += ["datasets:", *(f"- {quoted(name)}" for name in exported.datasets)]
     if task:  # tokens without a tokenizer are no text
         lines.append(f"pipeline_tag: {task}")
     lines += ["tags:", *(f"- {quoted(tag)}" for tag in tags)]

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from attractor.attention import AttentionConfig
+from attractor.attention.acting_weight import NEARLY_ZERO
 from attractor.attention.config import STAGES
 from attractor.attention.couple.dynamics import Dynamics
 from attractor.attention.couple.mlp import MLPOnly
@@ -61,7 +62,7 @@ def convert_model(model: LanguageModel, attention: str, seed: int = 0) -> Transf
             start_closed(cast(nn.Module, layer.couple))  # (2)
             if newly_gated:
                 output = cast(GatedOutput, layer.output)
-                nn.init.zeros_(output.gate.weight)
+                nn.init.constant_(output.gate.weight, NEARLY_ZERO)
                 output.out.weight.mul_(2)  # (3)
     return converted_model.train(model.training)
 

@@ -190,3 +190,19 @@ def export_replaced(model: PreTrainedModel, folder: str | Path, max_shard_size: 
         write_code(unfinished, ReplacedModel.__module__, {"AutoModelForCausalLM": ReplacedModel})
         follow_umask(*(path for path in unfinished.iterdir() if path.is_file()))
     return folder
+
+
+def push_folder(folder: Path, repository: str) -> str:
+    """Upload an exported folder to a repository of the Hugging Face Hub, which is made if it is new: private."""
+    import huggingface_hub
+
+    hub = huggingface_hub.HfApi()
+    try:
+        hub.create_repo(repository, private=True, exist_ok=True)
+        return str(hub.upload_folder(repo_id=repository, folder_path=folder, commit_message="Export of attractor"))
+    except Exception as error:  # of the network, of the server, or of its client, each with classes of its own
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(
+            f"push must be a repository that you may write, got '{repository}': {reason}; log in by 'hf auth login', "
+            f"then 'hf upload {repository} {folder}' uploads what was exported"
+        ) from error

@@ -39,7 +39,9 @@ def as_foreign(
     fields = AutoConfig.for_model(known.model_type).to_dict().keys() | {"head_dim"}  # some read it and do not state it
     stated = {name: value for name, value in described.items() if name in fields}
     none = {name: known.defaults.get(name) for name in NO_TOKENS}
-    config = AutoConfig.for_model(known.model_type, **stated | none | dict(token_ids))
+    withheld = {name for name in NO_TOKENS if known.defaults.get(name, 0) is None}
+    given = {name: number for name, number in token_ids.items() if name not in withheld}
+    config = AutoConfig.for_model(known.model_type, **stated | none | given)
     vars(config).update(older_rotation(known, stated.get("rope_parameters", {})))  # `setattr` would warn: deprecated
     assert isinstance(model.config, TransformerConfig)
     known.require_same(model.config, known.config(config.to_dict()))  # with the defaults of transformers, too

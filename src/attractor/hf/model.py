@@ -159,7 +159,8 @@ class AttractorPreTrainedModel(PreTrainedModel):
             kind = "one of another model" if isinstance(given, AttractorCache) else type(given).__name__
             raise InputError(
                 f"{CACHE_NAME} must be a cache of this model, got {kind}, which the model would not fill; "
-                "give AttractorCache(model.model), or leave it out and go on with what the model returns"
+                "give AttractorCache(model.model), or leave it out and go on with what the model returns; with PEFT, "
+                "tune prompts in place of prefixes, which are caches of transformers"
             )
         return AttractorCache(self.model) if use_cache else None
 

@@ -232,7 +232,16 @@ def olmo3(stored: Described) -> dict[str, Any]:
 
 
 def gemma2(stored: Described) -> dict[str, Any]:
-    return scaled_embeddings(stored) | windows(stored, kinds_of_layers(stored, 2)) | capped(stored)
+    return (
+        scaled_embeddings(stored)
+        | windows(stored, kinds_of_layers(stored, 2))
+        | {"norms_per_block": 4}
+        | capped(stored)
+    )
+
+
+def vaultgemma(stored: Described) -> dict[str, Any]:
+    return gemma2(stored) | {"norms_per_block": 2}
 
 
 def gemma3(stored: Described) -> dict[str, Any]:
@@ -304,6 +313,10 @@ def stablelm(stored: Described) -> dict[str, Any]:
     return shape(stored) | style | {"qkv_bias": bool(stored["use_qkv_bias"]), "out_bias": False, "mlp_bias": False}
 
 
+def layer_normed(stored: Described) -> dict[str, Any]:
+    return shape(stored) | {"stream_norm": "layernorm"}
+
+
 def starcoder2(stored: Described) -> dict[str, Any]:
     full = dict(stored) | {"mlp_bias": stored["attention_bias"]}
     return with_window(full) | {"stream_norm": "layernorm"}
@@ -312,6 +325,27 @@ def starcoder2(stored: Described) -> dict[str, Any]:
 def parallel_with_one_norm(stored: Described) -> dict[str, Any]:
     style = {"stream_norm": "layernorm-no-bias", "parallel_branches": True, "norms_per_block": 1}
     return shape(stored) | style | {"logit_scale": real(stored, "logit_scale")}
+
+
+def rotated_where_local(stored: Described) -> dict[str, Any]:
+    """Translate layers of which those with a window have RoPE and the others, each last of a few, have none."""
+    kinds = local_kinds(stored)
+    return windows(stored, kinds) | {"no_rope_every": kinds.index(GLOBAL) + 1 if GLOBAL in kinds else None}
+
+
+def local_kinds(stored: Described) -> list[str]:
+    """Return the kinds of these layers. Without a window, Exaone 4 counts all as rotated."""
+    if stored["sliding_window"] is None:
+        return [LOCAL] * number(stored, "num_hidden_layers")
+    return list(stored.get("layer_types") or kinds_of_layers(stored, number(stored, "sliding_window_pattern", 4)))
+
+
+def cohere2(stored: Described) -> dict[str, Any]:
+    return parallel_with_one_norm(stored) | rotated_where_local(stored)
+
+
+def exaone4(stored: Described) -> dict[str, Any]:
+    return normed(stored) | {"post_norm": True} | rotated_where_local(stored)
 
 
 def paired(stored: Described) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from attractor.attention.acting_weight import NEARLY_ZERO
 from attractor.attention.config import AttentionConfig
 from attractor.attention.couple.dynamics import CoupledDynamics, Dynamics
 from attractor.attention.couple.mlp import QueryMLP
@@ -121,7 +122,7 @@ def gated(couple: Coupling) -> Coupling:
 def start_closed(couple: nn.Module) -> None:
     """Let a coupling without a gate start as the identity; a gate is closed by its initialization."""
     if isinstance(couple, QueryMLP):
-        nn.init.zeros_(couple.force.outer.weight)
+        nn.init.constant_(couple.force.outer.weight, NEARLY_ZERO)
 
 
 def install(model: Any, wanted: AttentionConfig, layers: Iterable[int] | None) -> "dict[str, Replaced]":
@@ -250,7 +251,7 @@ class Replaced(nn.Module):
         if self.couple is not None:
             start_closed(self.couple)
         if self.gate is not None:
-            nn.init.zeros_(self.gate.weight)
+            nn.init.constant_(self.gate.weight, NEARLY_ZERO)
 
     def forward(self, x: Tensor, parts: Mapping[str, nn.Module]) -> dict[str, Callable[[Tensor], Tensor]]:
         """Return what takes the place of the layer's projections for the input x."""

@@ -94,6 +94,11 @@ def gemma2(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
+def vaultgemma(config: TransformerConfig) -> dict[str, Any]:
+    """Return the fields of Gemma 2 with a window, which transformers asks for even where no layer uses it."""
+    return gemma2(config) | {"sliding_window": config.staged_attention.window or config.max_seq_len}
+
+
 def gemma3(config: TransformerConfig) -> dict[str, Any]:
     return gemma2(config) | olmo3(config)
 
@@ -148,6 +153,22 @@ def one_norm(config: TransformerConfig) -> dict[str, Any]:
     return shape(config) | {"logit_scale": config.logit_scale}
 
 
+def local_where_rotated(config: TransformerConfig) -> dict[str, Any]:
+    """Return the fields of layers of which those with RoPE have a window: the inverse of `rotated_where_local`."""
+    kinds = [LOCAL if rotated else GLOBAL for rotated in rotated_layers_of(config.n_layers, config.no_rope_every)]
+    return {"layer_types": kinds, "sliding_window": config.staged_attention.window or config.max_seq_len}
+
+
+def cohere2(config: TransformerConfig) -> dict[str, Any]:
+    return one_norm(config) | local_where_rotated(config)
+
+
+def exaone4(config: TransformerConfig) -> dict[str, Any]:
+    if config.no_rope_every or config.staged_attention.window:
+        return shape(config) | local_where_rotated(config)
+    return shape(config) | {"layer_types": [GLOBAL] * config.n_layers, "sliding_window": None}
+
+
 def pairs(config: TransformerConfig) -> dict[str, Any]:
     stored = shape(config)
     doubled = {name: 2 * stored[name] for name in ("num_attention_heads", "num_key_value_heads")}
@@ -159,13 +180,17 @@ def latent(config: TransformerConfig) -> dict[str, Any]:
     layer, stored = first_layer(config), shape(config)
     sizes = latent_sizes(layer) or dict.fromkeys(LATENT_NAMES, 2)
     stored |= {stored_name: sizes[name] for name, stored_name in LATENT_NAMES.items()}
-    stored |= {"num_key_value_heads": config.n_heads, "first_k_dense_replace": config.n_layers}
+    stored |= {"num_key_value_heads": config.n_heads}
     stored.pop("head_dim", None)  # its meaning has changed over time
     rope, width = stored["rope_parameters"], layer.layout.free + layer.layout.rotary
     ratio = layer.scale * width**0.5
     if rope["rope_type"] == "yarn" and rope["factor"] > 1 and ratio > 1:
         rope["mscale_all_dim"] = (ratio**0.5 - 1) / (0.1 * math.log(rope["factor"]))
     return stored
+
+
+def dense_latent(config: TransformerConfig) -> dict[str, Any]:
+    return latent(config) | {"first_k_dense_replace": config.n_layers}
 
 
 LATENT_NAMES = {

@@ -46,6 +46,13 @@ FORMULAS: dict[str, Formula] = {
     ),
     # 2: the weights of penalties that a configuration leaves open are the published ones.
     "weight of penalties": Formula(2, lambda config: config.regularizer_weight is None and _has_new_weight(config)),
+    # 2: the logits of all evaluations of a solve count, not only those of the last, which alone has a gradient.
+    "clip of solves": Formula(
+        2,
+        lambda config: (
+            config.qk_clip is not None and getattr(config.model, "equilibrium", None) in ("deq", "forced-deq")
+        ),
+    ),
     # 2: the output of attention with orthogonal values is an orthogonal matrix, too.
     "orthogonal output": Formula(2, lambda config: bool(getattr(config.model, "orthogonal_values", False))),
 }

@@ -110,7 +110,8 @@ class CoupledDynamics(NormalisingCoupling):
         if not gate.any():
             warnings.warn(
                 "the gates of a coupling are 0 and frozen, so the coupling stays without effect: with PEFT, set "
-                "modules_to_save=['attractor'] after replace_attention, or else requires_grad_() of every '*.gate'",
+                "modules_to_save=['attractor'] after replace_attention and ['couple'] on a converted model, or else "
+                "requires_grad_() of every '*.gate'",
                 stacklevel=2,
             )
 

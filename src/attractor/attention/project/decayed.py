@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attractor.attention.acting_weight import NEARLY_ZERO
 from attractor.attention.hooks import tap
 from attractor.attention.project.heads import HeadProjection, Heads
 from attractor.attention.stage import Shape
@@ -71,5 +72,5 @@ class DecayLogits(WideLinear):
         super().__init__(d_model, n_kv_heads)
 
     def reset_parameters(self) -> None:
-        nn.init.zeros_(self.weight)
+        nn.init.constant_(self.weight, NEARLY_ZERO)
         nn.init.constant_(self.bias, math.log(self.initial_memory - 1))
