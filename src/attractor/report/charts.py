@@ -86,14 +86,10 @@ def charts(judged: JudgedStudy) -> tuple[Chart, ...]:
         # Two titles may differ in signs or letters that names do not have.
         names = chain([chart.name], (f"{chart.name}-{n}" for n in count(2)))
         name = next(name for name in names if name not in made)
-        numbers = {column: curves for column, curves in chart.panels.items() if not _has_lines(curves)}
+        numbers = {column: curves for column, curves in chart.panels.items() if max(map(len, curves.values())) == 1}
         panels = {column: curves for column, curves in chart.panels.items() if column not in numbers}
         made[name] = replace(chart, name=name, panels=panels, numbers=numbers)
     return tuple(made.values())
-
-
-def _has_lines(curves: Curves) -> bool:
-    return any(len(curve) > 1 for curve in curves.values())
 
 
 def slug(name: str) -> str:

@@ -157,8 +157,8 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
             "look alone, p (looks) counts all looks and rows, and the outcome is that of the planned test."
         )
     caption = [
-        f"Each row minus '{design.baseline}', paired by seed{in_losses if any(m.is_loss for m in tested) else ''}. "
-        + how,
+        f"Each row minus '{design.baseline}', paired by seed{in_losses if any(m.is_loss for m in tested) else ''}.",
+        how,
         "Detectable: the smallest true difference that so many pairs show in four of five such tables.",
     ]
     if len(design.rivals) >= FEWEST_ROWS and not design.looks:
