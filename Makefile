@@ -24,7 +24,7 @@ RECENT = import $(NEEDED); sys.exit(sys.version_info < (3, 11))
 # Empty as long as the environment works. Otherwise both stamps depend on making it anew, whatever is left of it.
 REPAIR := $(shell $(BIN)/python -c '$(RECENT)' 2>/dev/null || echo environment)
 
-.PHONY: compare test test-all test-extras test-newest test-versions mutants stress bench check docs clean environment
+.PHONY: compare test test-all test-extras test-newest test-versions mutants stress bench check docs dist clean environment
 .NOTPARALLEL:
 
 compare: $(VENV)/.installed
@@ -86,6 +86,11 @@ docs: $(VENV)/.installed-dev
 	@OMP_NUM_THREADS=1 $(BIN)/python docs/run_blocks.py $(ARGS)
 	@$(BIN)/sphinx-build -q -W --keep-going -d dist/.doctrees -b html docs dist/docs
 	@echo dist/docs/index.html
+
+# Builds the wheel and the source archive, and checks what an index would say of them.
+dist: $(VENV)/.installed-dev
+	@$(INSTALL) build twine
+	@$(BIN)/python -m build --outdir dist . >/dev/null && $(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
 
 $(VENV)/.installed: pyproject.toml constraints.txt $(REPAIR)
 	@echo "installing into $(VENV): once, and a few minutes where torch must be downloaded"

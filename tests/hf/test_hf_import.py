@@ -15,9 +15,11 @@ import pytest
 import torch
 import transformers
 from foreign import FAST, LONG, MODELS, VOCAB_SIZE, saved, sentence_pieces, tokens
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 from attractor.attention.position import Rope, Scaling
+from attractor.cli.hugging_face import ExportArguments, export
 from attractor.corpus.tokenizer import ByteTokenizer, restore
 from attractor.errors import InputError
 from attractor.hf.architectures import ARCHITECTURES, architecture
@@ -409,8 +411,13 @@ def test_a_folder_that_is_not_empty_is_refused(llama: Path, tmp_path: Path) -> N
 
 
 def test_a_model_without_tokenizer_is_imported_with_a_message_that_says_so(tmp_path: Path) -> None:
+    """Criterion: the message names the way to a tokenizer, and exports have the ids of special tokens."""
     saved(tmp_path / "llama", spelled=False)
     run = import_run(tmp_path / "llama", tmp_path / "run")
+    for to in ("hf", "llama"):
+        export(ExportArguments(run.path, to, tmp_path / f"as-{to}"), Console(quiet=True))
+        stored = json.loads((tmp_path / f"as-{to}" / "config.json").read_text())
+        assert [stored[f"{name}_token_id"] for name in ("bos", "eos", "pad")] == [1, 2, 0]
     assert run.finished
     assert not (run.path / TOKENIZER).exists()
     assert "has no tokenizer.json, so this run can neither generate text nor" in missing_tokenizer_message(

@@ -153,6 +153,7 @@ def export(args: ExportArguments, console: Console) -> None:
         settings=settings,
         trained_length=run.config.seq_len,
         to=architecture,
+        special=((folder.summary() or {}).get("imported") or {}).get("token_ids"),
     )
     address = None if args.push is None else push_folder(out, args.push)
     say(console, str(out))

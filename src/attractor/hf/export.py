@@ -63,13 +63,15 @@ def export_model(
     settings: TokenizerSettings | None = None,
     trained_length: int | None = None,
     to: Architecture | None = None,
+    special: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the folder and return it.
 
     `dtype` None keeps the dtype of the weights. Without `self_contained` the folder has no code and needs attractor to
     be installed. `labels` are the names of a classifier's classes. `settings` are those of an imported model's
     tokenizer. `trained_length` is the length of training sequences, the default window of an evaluation. `to` is an
-    architecture of transformers that describes the model; the folder then has its names and no code."""
+    architecture of transformers that describes the model; the folder then has its names and no code. `special` has the
+    ids of special tokens where there is no tokenizer."""
     folder = Path(folder)
     refuse_inhabited(folder)
     if SIZE.fullmatch(max_shard_size) is None:
@@ -81,12 +83,12 @@ def export_model(
         )
     wrapped: PreTrainedModel
     if to is not None:
-        fields = token_ids(tokenizer, settings) | length_field(trained_length)
+        fields = token_ids(tokenizer, settings, special) | length_field(trained_length)
         wrapped, self_contained = as_foreign(model, to, fields, dtype), False
     else:
         if dtype is not None and any(p.dtype != dtype for p in model.parameters()):
             model = deepcopy(model).to(dtype)
-        wrapped = as_hugging_face(model, tokenizer, labels, settings, trained_length)
+        wrapped = as_hugging_face(model, tokenizer, labels, settings, trained_length, special)
     with complete_or_absent(folder.resolve()) as unfinished:
         with without_progress_bars():
             wrapped.save_pretrained(unfinished, max_shard_size=max_shard_size)
@@ -127,6 +129,7 @@ def as_hugging_face(
     labels: Sequence[str] = (),
     settings: TokenizerSettings | None = None,
     trained_length: int | None = None,
+    special: Mapping[str, Any] | None = None,
 ) -> AttractorPreTrainedModel:
     """Wrap the model in the Hugging Face class for what it predicts: labels of sequences, or next tokens."""
     wrapper: type[AttractorPreTrainedModel] = AttractorForCausalLM
@@ -135,7 +138,7 @@ def as_hugging_face(
     rest: dict[str, Any] = {}
     if labels:
         rest |= {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
-    return wrapper.of(model, **rest, **length_field(trained_length), **token_ids(tokenizer, settings))
+    return wrapper.of(model, **rest, **length_field(trained_length), **token_ids(tokenizer, settings, special))
 
 
 def length_field(trained_length: int | None) -> dict[str, Any]:
@@ -156,10 +159,14 @@ def refuse_rebuilt_tokenizer(folder: Path, model_type: str) -> None:
         )
 
 
-def token_ids(tokenizer: Tokenizer | None, settings: TokenizerSettings | None) -> dict[str, Any]:
+def token_ids(
+    tokenizer: Tokenizer | None, settings: TokenizerSettings | None, special: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Return the fields of config.json about special tokens."""
-    if settings is not None or tokenizer is None:
-        return {} if settings is None else settings.config
+    if settings is not None:
+        return settings.config
+    if tokenizer is None:
+        return dict(special or {})
     end = tokenizer.end_of_text
     return {"bos_token_id": end, "eos_token_id": end, "pad_token_id": tokenizer.pad}
 

@@ -49,6 +49,7 @@ def import_run(folder: str | Path, out: str | Path) -> RunFolder:
         "from": name,
         "model_type": described["model_type"],
         "weights_sha256": StoredWeights.open(folder).fingerprint,
+        **({} if files else {"token_ids": ids_in(described)}),
     }
     return write_run(out, model, imported_config(model.config, name, described), files, "imported", origin)
 
@@ -134,8 +135,13 @@ def tokenizer_facts(folder: Path, definition: bytes, described: Mapping[str, Any
         | {"model": {name: value for name, value in stored["model"].items() if name not in TOKENS}},
         "tokenizer_config": named,
         "generation_config": read_object(generation) if generation.is_file() else {},
-        "config": {name: described[name] for name in IDS if described.get(name) is not None},
+        "config": ids_in(described),
     }
+
+
+def ids_in(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ids of special tokens that config.json states."""
+    return {name: described[name] for name in IDS if described.get(name) is not None}
 
 
 def template_in(path: Path) -> str:
