@@ -67,7 +67,7 @@ class CompareArguments(Common):
     presets: Positional[tuple[str, ...]] = ()
     """mechanisms; by default standard coupled-euler differential gated"""
     seeds: tuple[int, ...] | None = None
-    """seeds of every mechanism, as 0 1 or 0-9; by default 0 1 2 3, more with --within"""
+    """seeds of each mechanism, as 0-9; by default 0 1 2 3, more with --within"""
     within: str | None = None
     """time, as 30m: each mechanism stops once decided"""
     workers: int | None = None
