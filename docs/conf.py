@@ -1,8 +1,12 @@
 """The site: `make docs` builds it of these pages, docstrings and stored results, without network."""
 
+import re
 import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "_ext"), str(HERE), str(HERE.parent)]  # the last for the probes of papers/
@@ -32,3 +36,13 @@ html_show_sphinx = False
 html_domain_indices = False
 pygments_style = "bw"  # classes only: _static/site.css has their colours, light and dark
 smartquotes = False  # a prime is a transpose
+
+
+def setup(app: Sphinx) -> None:
+    """Take directives out of the comments that hide them where a page is read on GitHub: <!-- :::{costs} overhead"""
+
+    def uncomment(*event: Any) -> None:
+        event[-1][0] = re.sub(r"^(?:<!-- )?(:.*?)(?: -->)?$", r"\1", event[-1][0], flags=re.MULTILINE)
+
+    app.connect("source-read", uncomment)
+    app.connect("include-read", uncomment)

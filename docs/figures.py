@@ -74,7 +74,7 @@ def shaded(weights: Tensor) -> Tensor:
     return torch.cat([pixels, (weights.abs() / weights.abs().max()).unsqueeze(-1)], dim=-1)
 
 
-def of_study(name: str, picture: str, scale: str = "laptop") -> "Figure":
+def of_study(name: str, scale: str, picture: str) -> "Figure":
     """A picture of a stored study, as its report has it."""
     judged = JudgedStudy(read_record(stored(name, scale)))
     return next(entry.figure for entry in pictures(judged) if entry.name == picture)
@@ -401,7 +401,7 @@ def exponents() -> "Figure":
 
 
 def ablation() -> "Figure":
-    return of_study("coupling-ablation", "differences", "desk")
+    return of_study("coupling-ablation", "desk", "differences")
 
 
 def control() -> "Figure":
@@ -440,10 +440,6 @@ def beyond_window() -> "Figure":
     return figure
 
 
-def opened_gate() -> "Figure":
-    return of_study("fast-slow-gate", "trajectory-gate", "desk")
-
-
 def longer() -> "Figure":
     """The accuracy on boards out of distribution by the number of iterations, with the range of the seeds."""
     record = read_record(stored("recurrent-models", "desk"))
@@ -461,14 +457,6 @@ def longer() -> "Figure":
     keyed(axes)
     titled(axes, "", "iterations", "share of boards solved")
     return figure
-
-
-def phase_difference() -> "Figure":
-    return of_study("psiqrh", "differences", "desk")
-
-
-def heads() -> "Figure":
-    return of_study("logit-control", "heads-max-logit")
 
 
 # --- speed ----------------------------------------------------------------------------------------------------------

@@ -136,11 +136,13 @@ def test_a_plan_prints_the_first_lines_of_training_and_leaves_no_files(
 
 def test_settings_in_a_file_give_the_run_of_the_same_options(attractor: Command, corpus: str, tmp_path: Path) -> None:
     """Criterion: with a file of these options, and with the config.json of their run, the run is finished already."""
-    given = {"attention": "gated", "lr": 2e-3, "betas": [0.9, 0.99], "compile": False, "n-steps": 4, "corpus": corpus}
+    given = {"attention": "gated", "lr": 2e-3, "betas": [0.9, 0.99], "n-steps": 4, "corpus": corpus}
     words = [str(x) for name, value in given.items() for x in (f"--{name}", *([value], value)[isinstance(value, list)])]
-    folder = attractor("train", *TINY, *words, "--device=cpu").out.splitlines()[-1]
+    folder = attractor("train", *TINY, *words, "--no-compile", "--device=cpu").out.splitlines()[-1]
     settings = tmp_path / "settings.toml"
-    settings.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in given.items()))
+    settings.write_text(
+        "compile = false\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in given.items())
+    )
     for asked in ([*TINY, f"--config={settings}"], [f"--config={folder}/config.json"]):
         code, out, err = attractor("train", *asked, "--device=cpu")
         assert (code, err) == (0, "")

@@ -21,7 +21,9 @@ NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
 PAGES = sorted([*DOCS.rglob("*.md"), *NOTEBOOKS])
 PAGES_OF_PAPERS = [folder / "page.md" for folder in PAPERS]  # which docs/papers/ includes
 RESULTS = ROOT / "results"
-DIRECTIVE = re.compile(r"^:::\{(\w+)\} ?([^\n]*)\n(.*?)^:::$", re.MULTILINE | re.DOTALL)
+DIRECTIVE = re.compile(
+    r"^(?:<!-- )?:::\{(\w+)\} ?([^\n]*?)(?: -->)?\n(.*?)^(?:<!-- )?:::(?: -->)?$", re.MULTILINE | re.DOTALL
+)
 # These pages show measurements by directives, since a typed figure would not follow the results.
 MEASURED = [*sorted((DOCS / "mechanisms").glob("*.md")), DOCS / "stabilise.md", DOCS / "controlled-comparisons.md"]
 
@@ -124,7 +126,7 @@ def test_notebooks_run_with_the_pages_that_train() -> None:
 
 
 def test_every_figure_of_a_page_is_drawn_and_every_drawing_is_shown() -> None:
-    shown = {argument.replace("-", "_") for _, argument, _ in directives("picture")}
+    shown = {argument for _, argument, _ in directives("picture") if "/" not in argument}
     functions = definitions(DOCS / "figures.py")
     assert shown <= functions
     text = (DOCS / "figures.py").read_text()
@@ -168,6 +170,14 @@ def test_the_verdicts_of_pages_are_those_of_the_page_of_claims() -> None:
     for entry in in_docs("measured").entries().values():
         shown = (entry.claim.id, entry.claim.statement, in_docs("measured").cells(entry)[-1])
         assert f"| {' | '.join(map(markdown_escaped, shown))} |" in page
+
+
+def test_verdicts_have_the_colours_of_reports() -> None:
+    ours, of_reports = (DOCS / "_static/site.css").read_text(), (ROOT / "src/attractor/report/page.css").read_text()
+    for outcome in ("better", "worse", "doubt"):
+        light_and_dark = re.findall(rf"--{outcome}: #\w{{6}}", ours)
+        assert light_and_dark == re.findall(rf"--{outcome}: #\w{{6}}", of_reports)
+        assert len(light_and_dark) == 2
 
 
 def test_costs_are_ratios_to_the_baseline() -> None:

@@ -259,7 +259,7 @@ def test_the_public_names_are_these() -> None:
 
 RUN = (*TINY, *SHORT, "--corpus=squares.txt")
 STUDY = ("study", "run", "killed.py", "--device=cpu", "--threads=1", "--workers=2")
-BENCH = ("--d-model=16", "--heads=2", "--layers=1", "--vocab=40", "--tokens=32", "--rounds=1", "--decode=0")
+BENCH = ("--d-model=16", "--n-heads=2", "--n-layers=1", "--vocab-size=40", "--tokens=32", "--rounds=1", "--decode=0")
 SCRIPT = """
 import os
 from attractor.train.process import fresh_processes
@@ -281,7 +281,7 @@ COMMANDS = {
     "ranks": (*STUDY, "--launcher=torchrun"),
     "ray": (*STUDY, "--launcher=ray"),
     "bench": ("bench", "standard", *BENCH, "--device=cpu", "--no-peers", "--out=bench.json"),
-    "compiler": ("train", *RUN, "--compile=True", "--out=run"),
+    "compiler": ("train", *RUN, "--compile", "--out=run"),
 }
 NAMES = ("random", "types", "profile", "queue", "statistics", "string", "signal", "struct", "numpy", "torch")
 MISSING = {

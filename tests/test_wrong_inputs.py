@@ -43,6 +43,7 @@ SETTINGS = {  # files of settings, each with a mistake
     "code.toml": "attention = 'raises.py:Mine'\n",
     "field.toml": "[model]\nd_modle = 3\n",
     "odd.toml": "model = 3\n",
+    "yes.toml": "qk_norm = 'yes'\n",
     "binary.toml": "\0",
     "code.json": '{"model": {"attention": "raises.py:Mine"}}',
     "few.json": '{"lr": 3}',
@@ -55,7 +56,7 @@ from attractor.train.config import TrainConfig
 BASE = TrainConfig().replace(corpus="text.txt", d_model=16, n_heads=2, n_layers=1, d_ff=16, n_steps=2, warmup_steps=1)
 STUDY = Study(
     title="t", question="q", source="s", rows=axis("attention", "standard", "gated"), baseline="standard",
-    scales={"smoke": Scale(BASE, seeds=(0,))},
+    scales={"desk": Scale(BASE, seeds=(0,))},
 )
 """
 
@@ -89,6 +90,8 @@ runs list absent => runs are read from a folder, and 'absent' is none
 runs list . --where lrr>1 => unknown field 'lrr'
 runs list . --sort speeed => unknown field 'speeed'
 runs list . --limit -1 => limit must be at least 1, got -1; 
+runs list run --columns perplexitty => unknown field 'perplexitty'; did you mean 'perplexity'?
+runs compare run => at least 2 finished runs must meet the conditions, got 1
 runs prune . --keep bests => unknown keep 'bests'; did you mean 'best'?
 runs show text.txt => a run folder must hold config.json
 trian => unknown command 'trian'; did you mean 'train'? ('attractor --help' shows all)
@@ -110,10 +113,11 @@ train --task=mqar --board-size=4 => board_size must be left out with task 'mqar'
 train --task=mqar --epochs=2 => epochs must be left out with data drawn without end, got 2; give n_steps alone
 watch nothing => folder must exist to be watched, and 'nothing' does not
 watch . --port=70000 => port must be from 0 to 65535, got 70000; 0 takes a free one
+watch run/config.json => folder must be a folder, and 'run/config.json' is a file; give 'run'
 train --epochs=inf => epochs must be positive and finite, got inf
 train --epochs=0
 train --config=x.yaml => config must be a .toml file or a run's config.json, got 'x.yaml'; write NAME = VALUE
-train --config=run => config must be a .toml file or a run's config.json, got 'run'
+train --config=run => config must be a .toml file or a run's config.json, got 'run'; give 'run/config.json'
 train --config=nope.toml
 train --config=torn.toml => config 'torn.toml' must hold TOML: ... mend
 train --config=binary.toml => config 'binary.toml' must hold TOML: ... mend
@@ -156,7 +160,14 @@ train --corpus=text.txt --out=/dev/null/run => /dev/null/run ... choose another 
 train --batch-size=auto --accumulation=2 => accumulation must be left out
 train --batch-size=1.5 => --batch-size must be a whole number or auto, got '1.5'
 train --betas 0.9 => --betas must be two numbers, got '0.9'
-train --compile=maybe => --compile ... 'maybe' ... True
+train --compile=maybe => compile must be given without a value, got 'maybe'; write --compile or --no-compile
+train --config=yes.toml => qk_norm must be true or false, got 'yes'; write qk_norm = true
+train --qk-norm yes => qk_norm must be given without a value, got 'yes'; write --qk-norm or --no-qk-norm
+train --no_qk_norm=3 => got '3'; write --qk-norm or --no-qk-norm
+train --heads=3 --steps=3 => --heads, --steps; did you mean --n-heads, --n-steps?
+train --corpus=broken.jsonl => but 300 of 600 are, the first is line 1 of 'broken.jsonl': not JSON
+train --corpus=https://example.com/x.txt => nothing is read from an address, so download it and give the file
+train --corpus=owner/set => 'attractor data prepare owner/set --out FOLDER' prepares one of the Hugging Face Hub
 train --d-model=65 => d_model must be divisible by n_heads=4, got 65; or give head_dim
 train --givens 20 => --givens must be two whole numbers, got '20'
 train --lr=fast => --lr must be a number, got 'fast' ('attractor train --help' shows all)
@@ -185,7 +196,6 @@ compare standard --seeds 1 1 => seeds must be without repetition, got '1 1'
 compare standard --seeds -1 => seeds must be whole numbers from 0 up
 compare run run --device=cpu => device must be left out where run folders are compared
 compare standard --seed=3
-compare standard --workers=0
 compare standard --margin=0
 compare standard --margin=nan
 compare standard --within=soon => within must be a time with its unit, got 'soon'
@@ -209,12 +219,14 @@ compare run other --out=occupied
 compare run other --out=text.txt
 compare run empty-summary
 compare standrad => unknown attention 'standrad'; did you mean 'standard'?
-compare --attention=gated => --attention ... 'attractor compare --help' shows all
+compare --attention=gated => unknown option --attention; write attractor compare MECHANISMS ...
 compare runs/a runs/b => 'runs/a' is neither ... 'attractor runs list' shows runs
 compare differential --d-model=12 --n-heads=4 => differential
-compare --seeds a => --seeds must be whole numbers, got 'a'
-compare --seeds 5-3 => --seeds must be whole numbers, got '5-3'
-compare --seeds=0-99999 => --seeds must be whole numbers, got '0-99999'
+compare --seeds 1,2 => --seeds must be whole numbers with a space between them, or a range as 0-3, got '1,2'
+compare --seeds 4-1 => seeds must be at least one
+compare --seeds=0-2 2 => seeds must be without repetition, got '0 1 2 2'
+compare --lr 1e-3,2e-3 => --lr must be numbers with a space between them, got '1e-3,2e-3'
+compare --match=stored => unknown match 'stored'; known: flops, parameters, seconds, tokens
 compare standard --corpus=text.txt --workers=0 => workers must be at least 1, got 0
 compare standard --corpus=empty.txt => corpus must contain text ... 'empty.txt' has none
 compare standard --corpus=binary.bin => corpus file must be UTF-8 text ... binary.bin'
@@ -222,7 +234,7 @@ compare standard --corpus=short.txt => part of corpus 'short.txt' ... at least s
 compare standard --batch-size=auto => batch_size must be a number in a comparison, got auto
 compare standard --corpus=text.txt --keep=0 => keep must be at least 1, got 0
 plan nope => unknown attention 'nope'
-plan standard standard => presets must be without repetition, got 'standard standard'
+plan standard standard => mechanisms must be without repetition, got 'standard standard'
 plan mla --attention=gated => attention must be left out where mechanisms are named
 plan --resume=nowhere
 plan --json=perhaps
@@ -230,6 +242,7 @@ plan --resume=run --lr=0.1 => lr must be left out with --resume
 plan --device=cpu --devices=3 => batch_size / accumulation must be divisible by the number of processes, 3, got 8 / 1
 plan --devices=2 --parallel=fdsp => unknown parallel 'fdsp'; did you mean 'fsdp'?
 generate => run must be given; write attractor generate RUN
+generate --run=run => unknown option --run; write attractor generate RUN
 generate nowhere => run must be a folder that exists ... 'nowhere' does not; 
 generate empty
 generate text.txt
@@ -261,7 +274,7 @@ report text.txt --out=x => must hold a study's record
 report record.json --out=x
 report list.json --out=x
 report run --store=x.json => store must be left out for a run ... x.json
-report run --formats gif
+report run --formats gif svg => formats must be left out for a run, which is no study, got 'gif svg'; leave it out
 report cmp --formats gif => unknown format of figures 'gif'
 report cmp --store=empty
 report torn
@@ -285,16 +298,17 @@ claims --write=empty
 bench eular => unknown attention 'eular'; did you mean 'coupled-euler'
 bench standard --size=smal => unknown size 'smal'; did you mean 'small'
 bench standard --size=itrsa => size must be that of a Transformer or a FastSlow, got 'itrsa'
-bench standard --size=fast-slow --layers=2 => layers must be left out with size 'fast-slow' ... got 2; change a stack
+bench standard --size=fast-slow --n-layers=2 => n_layers must be left out with size 'fast-slow' ... got 2; change
 bench standard --size=fast-slow --lengths 64 4 => pool_factor must be below seq_len=4, got 4
 bench standard --d-model=17
-bench standard --heads=0
-bench standard --layers=0 => layers must be at least 1, got 0
+bench standard --n-heads=0
+bench standard --n-layers=0 => n_layers must be at least 1, got 0
 bench standard --d-ff=0
-bench standard --vocab=0
+bench standard --vocab-size=0
 bench standard --lengths 0 => lengths must be one or more of at least 1
 bench standard --tokens=0 => tokens must be at least 1, got 0; leave it out
 bench standard --precision=fp8 => unknown precision 'fp8'
+bench --attention=gated => write attractor bench MECHANISMS ...
 bench standard --rounds=-1 => rounds must be at least 0, got -1
 bench standard --rounds=two
 bench standard --decode=-1 => decode must be at least 0, got -1
@@ -311,19 +325,19 @@ bench coupled-euler:softcap=soft
 bench standard --device=nope
 bench standard --out=empty
 bench standard --out=text.txt/x.json => 'text.txt'
-measure run => --on
+measure run => on must be given; write attractor measure MODELS ... --on TEXT
 measure --on=text.txt => models must be at least one folder
 measure nope --on=text.txt
 measure empty --on=text.txt => model must be a run folder or a Hugging Face folder ... empty' has no con
 measure run --on=nope.txt
-measure run --on=empty.txt
+measure run --on=empty.txt => on must hold text, and 'empty.txt' has none; give a file with text
 measure run --on=binary.bin
 measure run --on=text.txt --length=0
 measure run --on=text.txt --n-samples=0
 measure run --on=text.txt --layers 7 => layers must be from 0 to
 measure run --on=text.txt --k=-1
 measure run --on=text.txt --memory=nan
-measure run --on=text.txt --dtype=fp8 => unknown dtype 'fp8'
+measure run --on=text.txt --precision=fp8 => unknown precision 'fp8'
 measure run --on=text.txt --device=nowhere => device must be one that torch can use here
 measure run --on=text.txt --seed=-1
 measure run --on=text.txt --checkpoint=nope
@@ -346,11 +360,11 @@ evaluate run --on=text.txt --stride=0
 evaluate run --on=text.txt --window=8 --stride=9 => stride must be between
 evaluate run --on=text.txt --batch-size=0
 evaluate run --on=text.txt --votes=3 => votes must be left out
-evaluate run --on=text.txt --dtype=fp8 => unknown dtype
+evaluate run --on=text.txt --precision=fp8 => unknown precision
 evaluate run --on=text.txt --out=text.txt
 evaluate run --against=nope
 evaluate run --n-shots=3 => n_shots must be left out without --tasks
-evaluate run --dtype=fp32 => dtype must be left out where a run is measured on its validation sets
+evaluate run --precision=fp32 => precision must be left out where a run is measured on its validation sets
 evaluate run --window=8 => window must be left out where a run is measured on its validation sets
 evaluate run --tasks nope --on=text.txt => on must be left out with --tasks
 evaluate run --tasks nope --include-path=none => include_path must be a folder
@@ -385,7 +399,7 @@ export run --to=onnx
 export run --out=occupied
 export run --out=text.txt
 export run --out=hf
-export run --dtype=fp8
+export run --precision=fp8
 export run --checkpoint=nope
 export run --max-shard-size=big
 export hf
@@ -401,7 +415,7 @@ evaluate deep-hf --on=text.txt => 'deep-hf/config.json' is damaged: it must hold
 import hf --out=occupied
 import hf --out=text.txt
 import hf --out=run
-convert run => --attention
+convert run => attention must be given; write attractor convert MODEL --attention NAME
 convert run --attention=nope
 convert run --attention=mla
 convert run --attention=differential
@@ -418,6 +432,7 @@ data prepare text.txt --out=text.txt
 data prepare text.txt --out=text.txt/inside
 data prepare text.txt --out=occupied
 data prepare nope.txt --out=p
+data prepare https://example.com/x.txt --out=p => nothing is read from an address
 data prepare empty.txt --out=p
 data prepare binary.bin --out=p
 data prepare text.txt --out=p --tokenizer=nope
@@ -466,13 +481,16 @@ study run study.py --parallel=nope => unknown parallel 'nope'
 study run study.py --root=occupied/letter.txt
 study list empty
 study list nope => folder must hold study files
+study list study.py => folder must be a folder, and 'study.py' is a file; give '.'
+study run study.py --columns x => unknown column 'x'; known: none
 study rum => unknown command 'rum'; did you mean 'run'?
 study run study.py --rows gate => unknown row 'gate'
-study run study.py --columns 0.1 => unknown column '0.1'
 study run study.py --keep=0 => keep must be at least 1, got 0
 study run study.py --from-record absent.json => must hold a study's record: No such file
 study run study.py --from-record study.py => must hold a study's record, and is damaged
 list stray => unknown name 'stray'
+list --name=gated => unknown option --name; write attractor list NAME
+race => baseline and value and margin must be given; write attractor race --baseline TEXT --value TEXT --margin FLOAT
 list coupled-eular => did you mean 'coupled-euler'?
 data prepair => unknown command 'prepair'; did you mean 'prepare'? ('attractor data --help' shows all)
 """
@@ -510,6 +528,7 @@ def fill(patch: pytest.MonkeyPatch) -> None:
     texts = {
         "empty.txt": "",
         "short.txt": "a few words\n",
+        "broken.jsonl": '{"text":\n{"text": "a b c"}\n' * 300,
         "small.txt": "not a study, {just} text\n",
         "syntax.py": "STUDY = (\n",
         "bad-import.py": "import os\nimport nosuchmodule\n",

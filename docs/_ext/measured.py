@@ -13,6 +13,7 @@
 :::
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from math import exp, log
@@ -158,11 +159,17 @@ class Verdicts(SphinxDirective):
         chosen = [entries()[name] for name in self.arguments[0].split()]
         kept = [HEADINGS.index(heading) for heading in VERDICT_HEADINGS]
         rows = [[cells(entry)[place] for place in kept] for entry in chosen]
-        found = table(VERDICT_HEADINGS, rows, "verdicts")
-        _, *below = found.findall(nodes.row)
-        for row, entry in zip(below, chosen, strict=True):
-            row[-1]["classes"].append(entry.verdict.status.replace(" ", "-"))  # its colour
-        return [found]
+        return [table(VERDICT_HEADINGS, rows, "verdicts")]
+
+
+def colour_verdicts(_: Sphinx, page: nodes.document) -> None:
+    for found in page.findall(nodes.table):
+        head, *rows = found.findall(nodes.row)
+        headings = [cell.astext() for cell in head]
+        for row in rows if "verdict" in headings else ():
+            cell = row[headings.index("verdict")]
+            if (status := re.match("holds|fails|partly|unclear|not run", cell.astext())) is not None:
+                cell["classes"].append(status[0].replace(" ", "-"))
 
 
 class Comparison(SphinxDirective):
@@ -206,4 +213,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("results", Results)
     app.add_directive("verdicts", Verdicts)
     app.add_directive("comparison", Comparison)
+    app.connect("doctree-read", colour_verdicts)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,7 +1,11 @@
-"""`picture`: a function of figures.py, drawn by the library when the site is built and set into the page as SVG.
+"""`picture`: drawn by the library when the site is built and set into the page as SVG.
 
-:::{picture} circle
+:::{picture} circle                             a function of figures.py
 What one sees, for those who cannot see it too.
+:::
+
+:::{picture} psiqrh/desk/differences            a picture of the report on a stored study, at a scale
+What one sees.
 :::
 """
 
@@ -26,7 +30,8 @@ class Picture(SphinxDirective):
         self.env.note_dependency(figures.__file__)
         caption = self.parse_content_to_nodes()
         described = " ".join(node.astext() for node in caption)
-        svg = as_svg(getattr(figures, name.replace("-", "_"))(), name, described)
+        figure = figures.of_study(*name.split("/")) if "/" in name else getattr(figures, name)()
+        svg = as_svg(figure, name.replace("/", "-"), described)
         kind = "picture narrow" if "narrow" in self.options else "picture"
         opening = nodes.raw("", f'<figure class="{kind}"><div class="drawing">{svg}</div><figcaption>', format="html")
         return [opening, *caption, nodes.raw("", "</figcaption></figure>", format="html")]

@@ -1,4 +1,5 @@
-// Put a copy button on every block of code, and bring the current page into view in the table of contents.
+// Put a copy button on every block of code, let the keyboard scroll what is too wide, and bring the current page into
+// view in the table of contents.
 document.addEventListener("DOMContentLoaded", () => {
   for (const block of document.querySelectorAll("div.highlight")) {
     const code = block.querySelector("pre");
@@ -12,6 +13,13 @@ document.addEventListener("DOMContentLoaded", () => {
       setTimeout(() => (button.textContent = "copy"), 1500);
     });
     block.append(button);
+  }
+  for (const wide of document.querySelectorAll("pre, table, .drawing")) {
+    if (wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0;
+  }
+  for (const list of document.querySelectorAll("dt dl")) {  // the parameters of a signature, which define nothing
+    list.setAttribute("role", "list");
+    for (const parameter of list.children) parameter.setAttribute("role", "listitem");
   }
   const contents = document.querySelector("nav.site");
   const current = contents && [...contents.querySelectorAll("a.current")].pop();

@@ -73,7 +73,7 @@ def unknown(kind: str, name: object, known: Iterable[str], see: str = "") -> Inp
     """Return the error for a name that is not in a table: it suggests a name that is near, or lists all names."""
     names = sorted(set(known))
     near = nearest(str(name), names)
-    guess = f"; did you mean '{near}'?" if near else f"; known: {', '.join(names)}"
+    guess = f"; did you mean '{near}'?" if near else f"; known: {', '.join(names) or 'none'}"
     return InputError(f"unknown {kind} '{name}'{guess}" + (f" ({see})" if see else ""))
 
 

@@ -19,7 +19,7 @@ from attractor.cli.bench import MAIN, BenchArguments, bench, request_of
 from attractor.cli.parsing import parse_command
 from attractor.errors import RunInterrupted
 
-SHAPE = ("--d-model=32", "--heads=4", "--layers=1", "--vocab=40", "--tokens=32", "--device=cpu")
+SHAPE = ("--d-model=32", "--n-heads=4", "--n-layers=1", "--vocab-size=40", "--tokens=32", "--device=cpu")
 Run = Callable[..., tuple[dict[str, Any], str]]
 
 
@@ -121,7 +121,7 @@ def test_a_fast_slow_is_timed_as_transformers_are(small_bench: None, tmp_path: P
     """Criterion: with a size of its family, both names have times and FLOPs of a FastSlow, and no peer is timed."""
     out = tmp_path / "bench.json"
     options = ("standard:pool_factor=8", "--size=fast-slow", "--lengths=32", "--tokens=64", "--rounds=2", "--decode=3")
-    bench(parsed(*options, "--vocab=40", "--device=cpu", f"--out={out}"), Console(file=StringIO()))
+    bench(parsed(*options, "--vocab-size=40", "--device=cpu", f"--out={out}"), Console(file=StringIO()))
     record = json.loads(out.read_text())
     assert [row["name"] for row in record["training"]] == ["standard", "standard:pool_factor=8"]
     plain, pooled = record["training"]
@@ -139,6 +139,6 @@ def test_defaults_follow_size_and_device() -> None:
     assert (on_gpu.precisions, on_gpu.shape.vocab_size, on_gpu.shape.n_tokens) == (("bf16",), 50_257, 32 * 512)
     assert request_of(parsed("--size=medium"), cpu).shape.d_ff == 3072
     assert request_of(parsed("--d-model=256"), cpu).shape.d_ff == 1024
-    assert request_of(parsed("--size=medium", "--heads=8", "--d-ff=7"), cpu).shape.d_ff == 7
+    assert request_of(parsed("--size=medium", "--n-heads=8", "--d-ff=7"), cpu).shape.d_ff == 7
     assert request_of(parsed("gated", "--baseline=gqa"), cpu).ours == ("gqa", "gated")
     assert len(request_of(parsed("all"), cpu).ours) > 15

@@ -42,7 +42,7 @@ def test_the_index_follows_the_folders(tmp_path):
     assert set(first) == {"a", "deep/b"}
     assert first["a"].fields | {"begun": 0} == {
         "label": "a", "seed": 0, "lr": 1e-3, "state": "finished", "steps": 10, "tokens": 100, "loss": 2.5, "begun": 0,
-        "metric": "accuracy", "value": 0.5,
+        "metric": "accuracy", "value": 0.5, "metric.name": "accuracy", "metric.value": 0.5, "valid_loss": 2.5,
     }  # fmt: skip
     assert first["deep/b"].state == "interrupted"
     assert first["deep/b"].fields["steps"] == 10

@@ -268,9 +268,9 @@ def test_a_larger_vocabulary_than_the_task_demands_is_kept(base: TrainConfig, tm
 @pytest.mark.parametrize(
     ("presets", "seeds", "message"),
     [
-        ((), (0,), "presets must be at least one name"),
-        (("uniform", "gated"), (0,), "presets must be led by the baseline, which the control cannot be, got 'uniform'"),
-        (("gated", "gated"), (0,), "presets must be without repetition, got 'gated gated'"),
+        ((), (0,), "mechanisms must be at least one name"),
+        (("uniform", "gated"), (0,), "mechanisms must be led by the baseline, which the control cannot be"),
+        (("gated", "gated"), (0,), "mechanisms must be without repetition, got 'gated gated'"),
         (("gated",), (), "seeds must be at least one"),
         (("gated",), (1, 2, 1), "seeds must be without repetition, got '1 2 1'"),
     ],

@@ -44,7 +44,7 @@ WIDTH_OF_A_LOG = 120
 INTERRUPTED = "interrupted; the same command goes on from what is saved"
 RESUMABLE = ("compare", "train", "race", "data prepare", "study run")  # commands that go on from what is saved
 HELP = ("-h", "--help", "--help-all")
-WITHOUT_PYTORCH = ("listing", "completion", "watch", "stored_runs", "evidence", "data", "judge", "race")
+WITHOUT_PYTORCH = ("listing", "completion", "stored_runs", "evidence", "data", "judge", "race")
 
 
 def main() -> None:

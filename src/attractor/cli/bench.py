@@ -29,21 +29,21 @@ PRECISION = {"cpu": ("fp32",), "cuda": ("bf16",)}
 
 @dataclass(frozen=True)
 class BenchArguments:
-    presets: Positional[tuple[str, ...]] = ()
-    """mechanisms, also as NAME:FIELD=VALUE, or 'all'; by default the seven main ones"""
+    mechanisms: Positional[tuple[str, ...]] = ()
+    """names, also as NAME:FIELD=VALUE, or 'all'; by default the seven main ones"""
     baseline: str = "standard"
     """the mechanism that speeds are relative to"""
     size: str | None = None
     """a Transformer or FastSlow whose width, heads, layers and MLP are used; by default as suits the device"""
     d_model: int | None = None
     """width of the model; by default the size's"""
-    heads: int | None = None
+    n_heads: int | None = None
     """attention heads per layer; by default the size's"""
-    layers: int | None = None
+    n_layers: int | None = None
     """number of layers; by default the size's"""
     d_ff: int | None = None
     """hidden width of the MLP; by default the size's, or four times a given d_model"""
-    vocab: int | None = None
+    vocab_size: int | None = None
     """tokens in the vocabulary; by default the size's"""
     lengths: tuple[int, ...] = ()
     """sequence lengths to measure; by default 512"""
@@ -76,21 +76,15 @@ def request_of(args: BenchArguments, device: "torch.device") -> "Request":
     shape = ON_CUDA if device.type == "cuda" else ON_CPU
     if args.size is not None:
         shape = shape_of_size(args.size, shape)
-        if shape.size is not None and args.layers is not None:
+        if shape.size is not None and args.n_layers is not None:
             rule = f"left out with size '{args.size}', which has several stacks"
-            require(False, "layers", rule, args.layers, "change a stack in a name, such as standard:n_slow=3")
-    for name in ("d_model", "heads", "layers", "d_ff", "vocab", "tokens"):
-        value = getattr(args, name)
-        require(value is None or value >= 1, name, "at least 1", value, "leave it out for what suits the device")
-    given: dict[str, Any] = {
-        "d_model": args.d_model,
-        "n_heads": args.heads,
-        "n_layers": args.layers,
-        "d_ff": args.d_ff if args.d_model is None or args.d_ff is not None else 4 * args.d_model,
-        "vocab_size": args.vocab,
-        "n_tokens": args.tokens,
-    }
-    shape = replace(shape, **{field: value for field, value in given.items() if value is not None})
+            require(False, "n_layers", rule, args.n_layers, "change a stack in a name, such as standard:n_slow=3")
+    given: dict[str, Any] = {} if args.d_model is None else {"d_ff": 4 * args.d_model}
+    for name in ("d_model", "n_heads", "n_layers", "d_ff", "vocab_size", "tokens"):
+        if (value := getattr(args, name)) is not None:
+            require(value >= 1, name, "at least 1", value, "leave it out for what suits the device")
+            given["n_tokens" if name == "tokens" else name] = value
+    shape = replace(shape, **given)
     for precision in args.precision:
         if precision not in DTYPES:
             raise unknown("precision", precision, DTYPES)
@@ -98,7 +92,7 @@ def request_of(args: BenchArguments, device: "torch.device") -> "Request":
     require(args.rounds >= 0, "rounds", "at least 0", args.rounds)
     require(args.decode >= 0, "decode", "at least 0", args.decode)
     require(args.patience > 0, "patience", "positive", args.patience)
-    names = args.presets or MAIN
+    names = args.mechanisms or MAIN
     if names == (ALL,):
         names = tuple(PRESETS)
     request = Request(

@@ -17,7 +17,7 @@ COMMANDS = {  # each with its module and its function, whose docstring is the he
     "race": "race.race",
     "train": "runs.train",
     "report": "evidence.report",
-    "watch": "watch.watch",
+    "watch": "stored_runs.watch",
     "runs list": "stored_runs.runs_list",
     "runs show": "stored_runs.runs_show",
     "runs compare": "stored_runs.runs_compare",
@@ -50,15 +50,9 @@ GROUPS = {
 }
 # `watch` and `completion` find nothing, and `runs list` prints an object a line itself.
 WITH_JSON = tuple(name for name in COMMANDS if name not in ("runs list", "watch", "completion"))
-KINDS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: "BOOL"}
-NAMED = (
-    "recipe",
-    "size",
-    "attention",
-    "attention_global",
-    "slow_attention",
-    "task",
-)  # options that take a name which `list` shows
+KINDS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: "FLAG"}
+# options that take a name which `list` shows
+NAMED = ("recipe", "size", "attention", "attention_global", "slow_attention", "task")
 UNSET = ("; by default ", "; None: ")  # what comes before the meaning of None in the docstring of a field
 FROM_THE_TASK = ("vocab_size", "causal", "n_classes")  # fields of the model that the task decides
 
@@ -68,7 +62,7 @@ class Option:
     """An option of a command. A setting is a field of a recipe, from which it has its default."""
 
     name: str
-    kind: str  # INT, FLOAT, TEXT, PATH, BOOL; FLAG for --name and --no-name; several words for several values
+    kind: str  # INT, FLOAT, TEXT, PATH; FLAG for --name and --no-name; several words for several values
     phrase: str
     unset: str  # how None is shown
     default: str = ""  # as the help shows it; empty where the option is required or a setting
@@ -78,12 +72,25 @@ class Option:
     owners: Sequence[str] = ()  # the model families or tasks that have this setting; empty means all
 
     @property
+    def dashed(self) -> str:
+        return f"--{self.name}".replace("_", "-")
+
+    @property
+    def negated(self) -> str:
+        return f"--no-{self.dashed[2:]}"
+
+    @property
     def written(self) -> str:
-        """The option as it is written on the line."""
-        dashed = self.name.replace("_", "-")
+        """The option as the help writes it."""
         if self.positional:
             return f"{self.name.upper()} ..." if self.kind.endswith("...") else self.name.upper()
-        return f"--[no-]{dashed}" if self.kind == "FLAG" else f"--{dashed} {self.kind}"
+        return f"--[no-]{self.dashed[2:]}" if self.kind == "FLAG" else f"{self.dashed} {self.kind}"
+
+    def with_value(self, value: str) -> str:
+        """Return the option as a line gives it this value."""
+        if self.kind == "FLAG":
+            return self.negated if value == "off" else self.dashed
+        return f"{self.dashed} {value}"
 
 
 def function_of(command: str) -> ast.FunctionDef:
@@ -131,13 +138,8 @@ def option_of(f: Field[Any], arguments: type) -> Option:
     if not phrase:
         phrase, unset = described(f.name, [definitions("train.config").Runtime])
     kind = kind_of(hint, f.name)
-    if f.default is MISSING:
-        default = ""
-    elif kind == "BOOL":
-        default = "on" if f.default else "off"
-    else:
-        default = unset if f.default in (None, (), "") else str(shown(f.default))
-    return Option(f.name, "FLAG" if kind == "BOOL" else kind, phrase, unset, default, POSITIONAL in metadata)
+    default = "" if f.default is MISSING else unset if f.default in (None, (), "") else str(shown(f.default))
+    return Option(f.name, kind, phrase, unset, default, POSITIONAL in metadata)
 
 
 def described(name: str, configs: Iterable[type]) -> tuple[str, str]:
@@ -190,7 +192,9 @@ def kind_of(hint: Any, name: str = "") -> str:
 
 
 def shown(value: Any) -> str | None:
-    """Return the value of a field as it is written on the command line."""
+    """Return the value of a field as it is written on the command line, and that of a flag as the help shows it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else None if value is None else str(value)

@@ -11,14 +11,12 @@ TAKE_NAMES = {  # options that take names, and the kind of names
     "--attention-global": "mechanisms",
     "--slow-attention": "mechanisms",
     "--baseline": "mechanisms",
-    "--rivals": "mechanisms",
     "--size": "sizes",
     "--recipe": "recipes",
     "--task": "tasks",
     "--corpus": "corpora",
     "--on": "corpora",
 }
-OF_MECHANISMS = ("compare", "plan", "bench")  # commands whose positional arguments are mechanisms
 SCRIPT = """\
 # Completion for attractor in bash and zsh: source this file from ~/.bashrc or ~/.zshrc.
 if [ -n "${ZSH_VERSION-}" ]; then
@@ -80,9 +78,11 @@ def branch(indent: int, pattern: str, choices: str) -> str:
 
 def words_of(name: str) -> list[str]:
     """Return the words that may follow a command: its options, and names if it takes any."""
-    written = [option.written.split()[0] for option in options_of(name) if not option.positional]
-    options = [option.replace("[no-]", no) for option in written for no in ("", "no-")]
+    options = options_of(name)
+    written = [option.written.split()[0] for option in options if not option.positional]
     of_list = [name for kind, table in names().items() for name in (kind, *table)]
-    taken = {"list": of_list}.get(name, [*names()["mechanisms"]] if name in OF_MECHANISMS else [])
-    everything = ["--help-all"] if any(option.is_setting for option in options_of(name)) else []
-    return list(dict.fromkeys([*taken, *options, "--help", *everything]))
+    of_mechanisms = [*names()["mechanisms"]] if "mechanism" in {option.name.rstrip("s") for option in options} else []
+    taken = of_list if name == "list" else of_mechanisms
+    everything = ["--help-all"] if any(option.is_setting for option in options) else []
+    forms = [option.replace("[no-]", no) for option in written for no in ("", "no-")]
+    return list(dict.fromkeys([*taken, *forms, "--help", *everything]))

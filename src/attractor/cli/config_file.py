@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attractor.errors import InputError
+from attractor.errors import InputError, require
 from attractor.files import from_json, read_regular
 
 READERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": from_json}
@@ -21,6 +21,7 @@ def settings_in(path: Path) -> dict[str, Any]:
     """Return the values in a file of settings, whose names are written with underscores or dashes."""
     if path.suffix not in READERS:
         step = "write NAME = VALUE for each option into a file that ends in .toml"
+        step = f"give '{path / 'config.json'}'" if path.is_dir() else step
         raise InputError(f"config must be a .toml file or a run's config.json, got '{path}'; {step}")
     content = read_regular(path, LARGEST)
     try:
@@ -42,6 +43,10 @@ def as_words(values: Mapping[str, Any], kinds: Mapping[str, str]) -> list[str]:
         if kinds[name] == "NAME" and "." in str(value).partition(":")[0]:
             step = f"give --{name.replace('_', '-')} here"
             raise InputError(f"{name} must be left out of a file where it names code, got {value!r}; {step}")
+        if kinds[name] == "FLAG":
+            require(isinstance(value, bool), name, "true or false", value, f"write {name} = true")
+            words.append(f"--{'' if value else 'no-'}{name}")
+            continue
         several, listed = " " in kinds[name], value if isinstance(value, list) else [value]
         is_open = kinds[name].endswith("...")  # for any number of values, also a single one
         if (several != isinstance(value, list) and not is_open) or any(

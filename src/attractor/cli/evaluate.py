@@ -9,7 +9,8 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from attractor.cli.console import answer, command_line, say
-from attractor.cli.options import OfTrainedModel, dtype_of, given, refuse_given
+from attractor.cli.options import OfTrainedModel, dtype_of
+from attractor.cli.parsing import given, refuse_given
 from attractor.cli.study_code import define_mechanisms
 from attractor.console import progress, waiting
 from attractor.errors import InputError, not_installed, require
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 OF_RUNS = ("n_iterations", "votes", "seed", "puzzles", "max_batches")
 OF_TEXTS = ("on", "column", "against", "stride")
 OF_TASKS = ("tasks", "include_path", "n_shots", "limit", "apply_chat_template")
-OF_SCORES = ("window", "dtype")  # of texts and of tasks
+OF_SCORES = ("window", "precision")  # of texts and of tasks
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class EvaluateArguments(OfTrainedModel):
     """sequences per batch; by default as in training, or as memory allows"""
     max_batches: int | None = None
     """batches of each set; by default as in training, all of a file"""
-    dtype: str | None = None
+    precision: str | None = None
     """fp32, bf16 or fp16; by default as in training or as stored"""
     out: Path | None = None
     """folder for evaluation.json and its figures"""
@@ -200,7 +201,7 @@ def _make_out(args: EvaluateArguments) -> None:
 def _load(args: EvaluateArguments, folder: Path) -> "Causal":
     from attractor.evaluate.causal import load_causal
 
-    dtype = dtype_of(args.dtype)
+    dtype = dtype_of(args.precision)
     return load_causal(folder, resolve_device(args.device), dtype, args.checkpoint if _is_run(folder) else "best")
 
 
@@ -218,7 +219,7 @@ def _has_validation_sets(folder: Path) -> bool:
 
 def _write_record(args: EvaluateArguments, results: dict[str, Any], console: Console) -> None:
     assert args.out is not None
-    conditions = {"checkpoint": args.checkpoint, "dtype": args.dtype, "device": str(resolve_device(args.device))}
+    conditions = {"checkpoint": args.checkpoint, "dtype": args.precision, "device": str(resolve_device(args.device))}
     written = args.out / "evaluation.json"
     write_json(written, {"command": command_line(), **conditions, **results, "environment": environment()})
     say(console, str(written))

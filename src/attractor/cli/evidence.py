@@ -12,6 +12,7 @@ from tyro.conf import Positional
 from attractor.cli.commands import COMMANDS, options_of
 from attractor.cli.console import answer, say
 from attractor.cli.definitions import definitions
+from attractor.cli.parsing import refuse_given
 from attractor.cli.study_code import announce_code
 from attractor.errors import InputError, unknown
 from attractor.files import prepare_place, write_text
@@ -57,10 +58,7 @@ def report(args: ReportArguments, console: Console) -> None:
         raise InputError(f"source must exist, and '{args.source}' does not; give {kinds} ('attractor runs list')")
     source = folder_around(args.source)
     if (source / "config.json").is_file():
-        for name, usual in (("store", None), ("formats", ReportArguments.formats)):
-            if getattr(args, name) != usual:
-                value = getattr(args, name)
-                raise InputError(f"{name} must be left out for a run, which is no study, got '{value}'; leave it out")
+        refuse_given(args, ("store", "formats"), "for a run, which is no study")
         page = write_run_page(source, args.out)
         say(console, str(page))
         answer(console, page=str(page))
@@ -78,8 +76,7 @@ def report(args: ReportArguments, console: Console) -> None:
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"'{source}' must hold a study's record, and is damaged ({reason}); store it anew") from error
     if args.store is not None:
-        options = [option for command in COMMANDS for option in options_of(command) if option.kind == "FLAG"]
-        flags = {f"--{option.name.replace('_', '-')}" for option in options}
+        flags = {option.dashed for command in COMMANDS for option in options_of(command) if option.kind == "FLAG"}
         write_text(args.store, without_private_folders(record, flags).to_text())
     say(console, str(page))
     answer(console, page=str(page))

@@ -13,7 +13,7 @@ from attractor.errors import unknown
 
 WIDEST_NAME, NARROWEST = 26, 10  # columns of a name, and of the text beside it
 COMMON = (  # options of training commands that are shown without --help-all
-    *("resume", "recipe", "config", "size", "epochs", "out", "device", "presets", "seeds", "within", "workers"),
+    *("resume", "recipe", "config", "size", "epochs", "out", "device", "mechanisms", "seeds", "within", "workers"),
     *("margin", "thorough", "recall", "match"),
     *("devices", "calibrate", "json", "d_model", "n_layers", "n_heads", "d_ff", "dropout"),
     *("attention", "n_kv_heads", "qk_norm", "task", "seed", "start", "n_steps", "batch_size"),
@@ -65,7 +65,7 @@ def help_of_command(command: str, line: Sequence[str], width: int) -> str:
         text = f"{option.phrase} [{value}]" if value else f"{option.phrase} (required)"
         groups.setdefault(heading_of(option, start), []).append((option.written, text))
     if start is not None:
-        about += f" In brackets: the value from {start.description}. BOOL is True or False."
+        about += f" In brackets: the value from {start.description}."
     if left := len(options) - len(listed):
         ending += [
             "",

@@ -89,7 +89,7 @@ class ExportArguments:
     """new or empty folder; by default the format's name in the run folder"""
     checkpoint: str = "best"
     """checkpoint of the run: best or last"""
-    dtype: str | None = None
+    precision: str | None = None
     """fp32, bf16 or fp16; by default fp32"""
     max_shard_size: str = "5GB"
     """largest file of weights"""
@@ -108,9 +108,9 @@ class ExportArguments:
 def export(args: ExportArguments, console: Console) -> None:
     """Write the model of a run as a Hugging Face folder, with its tokenizer, its code and a model card.
 
-    attractor export runs/one --dtype bf16
+    attractor export runs/one --precision bf16
     """
-    dtype = dtype_of(args.dtype)
+    dtype = dtype_of(args.precision)
     import torch
 
     from attractor.hf.card import Exported, model_card

@@ -172,9 +172,9 @@ def in_full(kind: str, name: str) -> list[str]:
     left_out = FROM_THE_TASK if kind == "recipes" else ()
     values = {f.name: shown(getattr(part, f.name)) for part in parts for f in fields(part) if f.name not in left_out}
     options = [
-        (f"--{option.name.replace('_', '-')} {values[option.name]}", option.phrase)
+        (option.with_value(value), option.phrase)
         for option in options_of("train")
-        if option.is_setting and values.get(option.name) is not None and option.name != "task"
+        if option.is_setting and (value := values.get(option.name)) is not None and option.name != "task"
     ]
     return [*lines, *(line for part in (facts, options) if part for line in ("", *columns(part, WIDTH)))]
 

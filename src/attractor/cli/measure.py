@@ -13,7 +13,7 @@ from attractor.cli.console import answer, command_line, say
 from attractor.cli.options import MEASURED, OfTrainedModel, dtype_of
 from attractor.cli.study_code import define_mechanisms
 from attractor.console import StartProgress, progress, waiting
-from attractor.errors import RunInterrupted, require
+from attractor.errors import InputError, RunInterrupted, require
 from attractor.runs.machine import environment
 from attractor.train.hardware import resolve_device
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from attractor.evaluate.measures import Plan
 
 
+LEGEND = """
+entropy: of attention in nats without row 0; / log n: as a share of its largest; rank: effective rank of attention maps
+sink: attention on position 0; logit sd, largest: of the scaled logits; |J|: norm of a layer's Jacobian
+|h|: length of the stream after position 0; ±: half of the 95% interval over passages"""
 LENGTH = 128  # of a passage, unless the model was trained on shorter ones
 
 
@@ -44,7 +48,7 @@ class MeasureArguments(OfTrainedModel):
     """measure Jacobian norms and exponents, which take most of the time"""
     memory: float = 4.0
     """most GB to use beside the model"""
-    dtype: str = "fp32"
+    precision: str = "fp32"
     """fp32, fp64, bf16 or fp16; Jacobians need one of the first two"""
     seed: int = 0
     """seed of the choice of passages"""
@@ -63,7 +67,7 @@ def measure(args: MeasureArguments, console: Console) -> None:
 
     define_mechanisms(args.code, console)
     require(len(args.models) > 0, "models", "at least one folder", args.models, "give a run or a Hugging Face folder")
-    dtype_of(args.dtype, MEASURED)  # refused before a text is read, as are folders without a model
+    dtype_of(args.precision, MEASURED)  # refused before a text is read, as are folders without a model
     for path in args.models:
         described(path.expanduser())
     k = args.k if args.jacobians else 0
@@ -72,6 +76,8 @@ def measure(args: MeasureArguments, console: Console) -> None:
     plan = Plan(args.n_samples, length, args.layers, k, args.jacobians, args.memory, args.seed)
     with waiting(f"reading {args.on}"):
         text = text_of(args.on, args.column)
+    if not text.strip():
+        raise InputError(f"on must hold text, and '{args.on}' has none; give a file with text")
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
     contents = {"command": command_line(), "environment": environment()}
@@ -93,6 +99,8 @@ def measure(args: MeasureArguments, console: Console) -> None:
             if not finished:
                 break
     finally:  # a model that cannot be measured does not take the page of those before it along
+        if records:
+            say(console, LEGEND)
         if args.out is not None and records:
             say(console, str(write_page(args.out, contents | {"models": records})))
     if not records:
@@ -115,10 +123,10 @@ def _measured(
 
     model_record: dict[str, Any] | None = None
     try:
-        causal = load_causal(path, resolve_device(args.device), dtype_of(args.dtype, MEASURED), args.checkpoint)
+        causal = load_causal(path, resolve_device(args.device), dtype_of(args.precision, MEASURED), args.checkpoint)
         is_unique = [model.resolve().name for model in args.models].count(causal.name) == 1
         name = causal.name if is_unique else str(path)
-        for model_record in records(causal, name, plan, text, start_progress, text=args.on, dtype=args.dtype):
+        for model_record in records(causal, name, plan, text, start_progress, text=args.on, dtype=args.precision):
             keep(model_record)
     except KeyboardInterrupt:
         return model_record, False

@@ -1,6 +1,6 @@
 """Options that several commands share, and an option for every field of the configurations."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -9,7 +9,8 @@ import torch
 
 from attractor.attention.named import Mechanism
 from attractor.cli.config_file import WHOLE, settings_in
-from attractor.errors import InputError, unknown
+from attractor.cli.parsing import refuse_given
+from attractor.errors import unknown
 from attractor.models import FAMILIES
 from attractor.tasks import KINDS
 from attractor.train.config import Runtime, TrainConfig, stored_config
@@ -19,12 +20,8 @@ from attractor.train.memory import ProcessLayout
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MEASURED = DTYPES | {"fp64": torch.float64}  # for Jacobians
-NAMES = (
-    "attention",
-    "attention_global",
-    "slow_attention",
-    "task",
-)  # fields whose options take the name of a configuration
+# fields whose options take the name of a configuration
+NAMES = ("attention", "attention_global", "slow_attention", "task")
 
 
 def settings(without: Sequence[str] = (), several: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
@@ -45,21 +42,8 @@ def settings(without: Sequence[str] = (), several: Sequence[str] = ()) -> list[t
 
 def dtype_of(name: str | None, known: Mapping[str, torch.dtype] = DTYPES) -> torch.dtype | None:
     if name is not None and name not in known:
-        raise unknown("dtype", name, known)
+        raise unknown("precision", name, known)
     return None if name is None else known[name]
-
-
-def given(args: Any, names: Iterable[str]) -> list[str]:
-    """Return those of the names whose options have another value than the default."""
-    defaults = {f.name: f.default for f in fields(args)}
-    return [name for name in names if getattr(args, name) != defaults[name]]
-
-
-def refuse_given(args: Any, names: Iterable[str], beside: str) -> None:
-    for name in given(args, names):
-        value = getattr(args, name)
-        shown = str(value) if isinstance(value, Path) else value
-        raise InputError(f"{name} must be left out {beside}, got {shown!r}; leave it out")
 
 
 def runtime_of(args: Any) -> Runtime:

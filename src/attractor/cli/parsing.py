@@ -1,10 +1,9 @@
 """Parse the words of a line into a command's arguments, and report a mistake in one line."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stderr
-from dataclasses import field, make_dataclass, replace
-from difflib import get_close_matches
+from dataclasses import field, fields, make_dataclass, replace
 from io import StringIO
 from itertools import dropwhile, takewhile
 from pathlib import Path
@@ -12,17 +11,20 @@ from typing import Any
 
 from attractor.cli.commands import WITH_JSON, names, options_of
 from attractor.cli.config_file import WHOLE, as_words, settings_in
-from attractor.errors import InputError
+from attractor.cli.help import COMMON
+from attractor.errors import InputError, nearest
 
 BAD_VALUE = r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be .* \[(.*)\]"
 BAD_NUMBERS = (
     r"Error parsing (\S+): (?:Could not find valid parse|invalid literal|could not convert)[^:]*: \[?('.*')\]?$"
 )
-MOST_SEEDS = 1000  # of a range
 RECIPE = ("recipe", "size", "epochs")  # options that choose settings
-NO_VALUE = r"Missing (?:value for argument|from attractor [^:]*:) '?(--[\w-]+)"
+TRUTHS = ("true", "false", "yes", "no", "on", "off")  # that some write behind a flag
+NO_VALUE = r"Missing value for argument '(--[\w-]+)"
+RANGE = "whole numbers with a space between them, or a range as 0-3"
 KINDS = {"INT": "a whole number", "FLOAT": "a number", "{FLOAT FLOAT}": "two numbers", "{INT INT}": "two whole numbers"}
-KINDS |= {"INT|{auto}": "a whole number or auto", "INT ...": "whole numbers", "{[INT [INT ...]]}": "whole numbers"}
+KINDS |= {"INT|{auto}": "a whole number or auto", "INT ...": RANGE, "{[INT [INT ...]]}": RANGE}
+KINDS |= {"{[FLOAT [FLOAT ...]]}": "numbers with a space between them"}
 
 
 def with_settings(arguments: type, name: str) -> type:
@@ -55,39 +57,75 @@ def _parsed(kind: type, name: str, argv: Sequence[str]) -> Any:
     """Return the arguments in words; several lines of tyro about a mistake become one."""
     import tyro  # it takes time to load, which the refusal of an unknown option need not wait for
 
+    words = [*_in_words_of_tyro(name, argv)]
     message = StringIO()
     try:
         with redirect_stderr(message):
-            return tyro.cli(kind, prog=f"attractor {name}", args=with_ranges(argv), add_help=False)
+            return tyro.cli(kind, prog=f"attractor {name}", args=words, add_help=False)
     except SystemExit as stopped:
         raise InputError(_in_one_line(message.getvalue(), name)) from stopped
 
 
-def with_ranges(argv: Sequence[str]) -> list[str]:
-    """Return the words of a line with every seed of a range, as 0-3 in `--seeds 0-3 8`."""
-    words: list[str] = []
+def _in_words_of_tyro(name: str, argv: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a line with each number of a range, as 0-3, and with a value of each flag of a setting.
+
+    A setting that is not given stays None, so tyro wants a value where it is given."""
+    flags = [option for option in options_of(name) if option.is_setting and option.kind == "FLAG"]
+    values = {form: f"{o.dashed}={value}" for o in flags for form, value in ((o.dashed, True), (o.negated, False))}
+    several = {option.dashed for option in options_of(name) if option.kind == "INT ..."}
     option = ""
     for word in argv:
-        option = word if word.startswith("-") else option
-        ends = re.fullmatch(r"(\d{1,9})-(\d{1,9})", word.removeprefix("--seeds="))
-        seeds = range(int(ends[1]), int(ends[2]) + 1) if ends and option.startswith("--seeds") else range(0)
-        is_range = 0 < len(seeds) <= MOST_SEEDS
-        words += ["--seeds"] * (word.startswith("--seeds=") and is_range)
-        words += map(str, seeds) if is_range else [word]
-    return words
+        option = word.partition("=")[0].replace("_", "-") if word.startswith("--") else option
+        span = re.fullmatch(r"(?:--[\w-]+=)?(\d{1,5})-(\d{1,5})", word)
+        if span is not None and option in several:
+            yield from [option] * word.startswith("--")
+            yield from map(str, range(int(span[1]), int(span[2]) + 1))
+        else:
+            yield values.get(word.replace("_", "-"), word)
 
 
 def refuse_unknown_options(name: str, argv: Sequence[str]) -> None:
     """Refuse options that the command does not have, before anything is imported for it."""
     options = [option for option in options_of(name) if not option.positional]
-    written = {f"--{option.name}".replace("_", "-") for option in options}
-    known = written | {f"--no-{option[2:]}" for option in written}
-    given = [word.partition("=")[0] for word in takewhile(lambda word: word != "--", argv) if word.startswith("--")]
-    strays = [word for word in given if word.replace("_", "-") not in known]
+    written = {option.dashed for option in options}
+    flags = {form: option for option in options if option.kind == "FLAG" for form in (option.dashed, option.negated)}
+    words = [*takewhile(lambda word: word != "--", argv)]
+    given = [word.partition("=")[0] for word in words if word.startswith("--")]
+    strays = [word for word in given if word.replace("_", "-") not in written | flags.keys()]
     if strays:
-        near = [match for stray in strays for match in get_close_matches(stray, written, n=1)]
+        by_place = {option.dashed: option.written for option in options_of(name) if option.positional}
+        by_place["--attention"] = by_place.get("--mechanisms", "")
+        as_words = [word for stray in strays if (word := by_place.get(stray))]
+        common_first = sorted(options, key=lambda option: (option.name not in COMMON, option.name))
+        known = [option.dashed[2:] for option in common_first]
+        near = [f"--{match}" for stray in strays if (match := nearest(stray[2:].replace("_", "-"), known))]
         guess = f"; did you mean {', '.join(near)}?" if near else ""
+        guess = f"; write attractor {name} {' '.join(as_words)}" if as_words else guess
         raise InputError(f"unknown option {', '.join(strays)}{guess} ('attractor {name} --help' shows all)")
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        form, equals, value = word.replace("_", "-").partition("=")
+        if form in flags and (equals or following.lower() in TRUTHS):
+            option = flags[form]
+            got = f"got '{value if equals else following}'; write {option.dashed} or {option.negated}"
+            raise InputError(f"{option.name} must be given without a value, {got}")
+
+
+def given(args: Any, names: Iterable[str]) -> list[str]:
+    """Return those of the names whose options have another value than the default."""
+    defaults = {f.name: f.default for f in fields(args)}
+    return [name for name in names if getattr(args, name) != defaults[name]]
+
+
+def refuse_given(args: Any, names: Iterable[str], beside: str) -> None:
+    for name in given(args, names):
+        value = getattr(args, name)
+        shown = " ".join(map(str, value if isinstance(value, tuple) else (value,)))
+        raise InputError(f"{name} must be left out {beside}, got '{shown}'; leave it out")
+
+
+def refuse_file(folder: Path) -> None:
+    if folder.is_file():
+        raise InputError(f"folder must be a folder, and '{folder}' is a file; give '{folder.parent}'")
 
 
 def is_rule(line: str) -> bool:
@@ -96,7 +134,7 @@ def is_rule(line: str) -> bool:
 
 def _in_one_line(message: str, name: str) -> str:
     """Return the text in tyro's box up to the first rule. Put a known complaint in the words of this command line."""
-    options = {f"--{option.name}".replace("_", "-"): option for option in options_of(name)}
+    options = {option.dashed: option for option in options_of(name)}
     titled = [line.strip("│╭╰╮╯ ") for line in re.sub(r"\x1b\[[0-9;]*m", "", message).splitlines()]
     lines = list(dropwhile(is_rule, titled[1:]))
     complaint = " ".join(takewhile(lambda line: line and not is_rule(line), lines))

@@ -16,9 +16,10 @@ from tyro.conf import Positional
 from attractor.attention import Whole
 from attractor.attention.named import mechanism
 from attractor.cli.console import answer, command_line, say
-from attractor.cli.options import Common, OfTrainedModel, refuse_given, runtime_of
+from attractor.cli.options import Common, OfTrainedModel, runtime_of
+from attractor.cli.parsing import refuse_given
+from attractor.cli.study import report_study
 from attractor.cli.study_code import define_mechanisms
-from attractor.cli.study_ending import report_study
 from attractor.console import print_line
 from attractor.errors import InputError, RankLostError, RunStopped, not_installed, require
 from attractor.runs.configuration import config_hash
@@ -48,8 +49,8 @@ class TrainArguments(Common):
 
 @dataclass(frozen=True)
 class PlanArguments(TrainArguments):
-    presets: Positional[tuple[str, ...]] = ()
-    """mechanisms to set side by side; by default the recipe's"""
+    mechanisms: Positional[tuple[str, ...]] = ()
+    """names to set side by side; by default the recipe's"""
     devices: int = 1
     """processes that torchrun would start"""
     calibrate: bool = True
@@ -64,10 +65,10 @@ class CompareArguments(Common):
     without: ClassVar[Sequence[str]] = ("attention", "seed")
     several: ClassVar[Sequence[str]] = ("lr",)
 
-    presets: Positional[tuple[str, ...]] = ()
-    """mechanisms; by default standard coupled-euler differential gated"""
+    mechanisms: Positional[tuple[str, ...]] = ()
+    """names, or runs; by default standard coupled-euler differential gated"""
     seeds: tuple[int, ...] | None = None
-    """seeds of each mechanism, as 0-9; by default 0 1 2 3, more with --within"""
+    """seeds, also as 0-7; by default 0 1 2 3, more with --within"""
     within: str | None = None
     """time, as 30m: each mechanism stops once decided"""
     workers: int | None = None
@@ -79,7 +80,7 @@ class CompareArguments(Common):
     recall: bool = False
     """with --thorough: associative recall, too"""
     match: str = "tokens"
-    """what is equal: tokens, parameters, flops or wall"""
+    """what is equal: tokens, parameters, flops or seconds"""
 
     def given(self) -> dict[str, Any]:
         """A single learning rate is that of all rows."""
@@ -120,7 +121,7 @@ def starting_point(args: TrainArguments, console: Console) -> tuple[TrainConfig,
         is_new = args.config is None
         require(not is_new or args.code is None, "code", "left out here", args.code, "give --attention FILE.py:NAME")
         define_mechanisms(args.code, console)
-        config = args.configured(*getattr(args, "presets", ())[:1])
+        config = args.configured(*getattr(args, "mechanisms", ())[:1])
         return config, folder_of(args, config)
     names = ("config", "recipe", "size", "epochs", "out", *args.given())
     refuse_given(args, names, "with --resume, which keeps the run's own")
@@ -216,13 +217,13 @@ def plan(args: PlanArguments, console: Console) -> None:
 
     config, path = starting_point(args, console)
     configs = [config]
-    if args.presets:
+    if args.mechanisms:
         for name in ("attention", "resume"):
             if getattr(args, name) is not None:
                 raise InputError(f"{name} must be left out where mechanisms are named; give one or the other")
-        if len(set(args.presets)) < len(args.presets):
-            raise InputError(f"presets must be without repetition, got '{' '.join(args.presets)}'; name each once")
-        configs = [config.replace(attention=mechanism(name)) for name in args.presets]
+        is_repeated = len(set(args.mechanisms)) < len(args.mechanisms)
+        require(not is_repeated, "mechanisms", "without repetition", " ".join(args.mechanisms), "name each once")
+        configs = [config.replace(attention=mechanism(name)) for name in args.mechanisms]
         path = folder_of(args, configs[0])
     runtime = runtime_of(args)
     absent = runtime.device == "cuda" and not torch.cuda.is_available()
@@ -280,19 +281,19 @@ def compare(args: CompareArguments, console: Console) -> None:
     """
     from attractor.study.compare import DEFAULT_PRESETS, Asked, compare_mechanisms
 
-    if any(Path(name, "config.json").exists() for name in args.presets):
+    if any(Path(name, "config.json").exists() for name in args.mechanisms):
         return compare_stored(args, console)
-    for name in args.presets:
+    for name in args.mechanisms:
         if "/" in name and ".py" not in name:
             raise InputError(
-                f"presets must be mechanisms or folders of finished runs, and '{name}' is neither; "
+                f"mechanisms must be names or folders of finished runs, and '{name}' is neither; "
                 "'attractor runs list' shows runs, and 'attractor list mechanisms' names mechanisms"
             )
     if args.given().get("batch_size") == AUTO:
         advice = "'attractor plan --batch-size auto' says which accumulation fits"
         raise InputError(f"batch_size must be a number in a comparison, got auto; {advice}")
     question = Asked(
-        args.presets or DEFAULT_PRESETS,
+        args.mechanisms or DEFAULT_PRESETS,
         args.seeds,
         args.margin,
         args.thorough,
@@ -310,9 +311,9 @@ def compare(args: CompareArguments, console: Console) -> None:
 def compare_stored(args: CompareArguments, console: Console) -> None:
     from attractor.study.stored_runs import compare_runs
 
-    names = [field.name for field in fields(args) if field.name not in ("presets", "out", "json")]
+    names = [field.name for field in fields(args) if field.name not in ("mechanisms", "out", "json")]
     refuse_given(args, names, "where run folders are compared, which are as they are")
-    record, folder = compare_runs([Path(name) for name in args.presets], args.out, command_line())
+    record, folder = compare_runs([Path(name) for name in args.mechanisms], args.out, command_line())
     report_study(record, folder, {}, console)
 
 

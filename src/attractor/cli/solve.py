@@ -10,6 +10,7 @@ from tyro.conf import Positional
 
 from attractor.cli.console import answer
 from attractor.cli.options import OfTrainedModel
+from attractor.cli.parsing import refuse_given
 from attractor.cli.study_code import define_mechanisms
 from attractor.errors import InputError, require
 from attractor.train.hardware import resolve_device
@@ -45,12 +46,10 @@ def solve(args: SolveArguments, console: Console) -> None:
 
     require(args.n_iterations is None or args.n_iterations >= 1, "n_iterations", "at least 1", args.n_iterations)
     require(args.votes >= 1, "votes", "at least 1", args.votes, "1 is no vote")
-    searches = "left out with exact, which searches"
-    require(not args.exact or args.run is None, "run", searches, str(args.run), "leave it out")
-    if not args.exact and args.run is None:
+    if args.exact:
+        refuse_given(args, ("run", "n_iterations", "votes", "seed", "code", "checkpoint"), "with exact, which searches")
+    elif args.run is None:
         raise InputError("run must be given, or exact instead of it; 'attractor train --task sudoku' makes a run")
-    require(not args.exact or args.votes == 1, "votes", searches, args.votes, "leave it out")
-    require(not args.exact or args.code is None, "code", searches, args.code, "leave it out")
     board, solution = _puzzle(args.puzzle)
     if args.run is not None:
         define_mechanisms(args.code, console)

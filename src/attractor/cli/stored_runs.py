@@ -1,4 +1,4 @@
-"""Commands about stored runs: runs list, show, compare and prune."""
+"""Commands about stored runs: runs list, show, compare and prune, and watch."""
 
 import json
 import sys
@@ -16,6 +16,7 @@ from tyro.conf import Positional
 
 from attractor.cli.console import answer, command_line, say
 from attractor.cli.definitions import definitions
+from attractor.cli.parsing import refuse_file
 from attractor.console import with_prefix
 from attractor.errors import InputError, LeftOutWarning, require, unknown
 
@@ -70,6 +71,14 @@ class RunsPruneArguments(Selection):
     """checkpoint of a finished run that stays: best, last or none"""
     yes: bool = False
     """remove them without asking"""
+
+
+@dataclass(frozen=True)
+class WatchArguments:
+    folder: Positional[Path] = RUNS
+    """a folder of runs, or one run; by default runs"""
+    port: int = 8642
+    """the port of 127.0.0.1 to listen on; 0 takes a free one"""
 
 
 def selected(
@@ -153,7 +162,7 @@ def runs_compare(args: RunsCompareArguments, console: Console) -> None:
 
     attractor runs compare --where "corpus=notes.txt"
     """
-    from attractor.cli.study_ending import report_study
+    from attractor.cli.study import report_study
     from attractor.study.stored_runs import compare_runs
 
     runs, _, _ = selected(args.folder, args.where)
@@ -213,6 +222,22 @@ def runs_prune(args: RunsPruneArguments, console: Console) -> None:
             say(console, f"{path.relative_to(args.folder)}: left as it is: {error}")
     console.print(f"removed {n_removed} checkpoints of {with_prefix(n_bytes)}B", highlight=False)
     answer(console, removed=n_removed, bytes=n_bytes)
+
+
+def watch(args: WatchArguments, console: Console) -> None:
+    """Show the runs of a folder in a browser on this machine, and follow them while they train.
+
+    attractor watch runs
+    """
+    from attractor.report.live_server import LiveServer
+
+    refuse_file(args.folder)
+    with LiveServer(args.folder, args.port) as server:
+        say(console, f"{server.address} shows the runs in '{args.folder}'; Ctrl-C ends")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            say(console, f"no longer watching '{args.folder}'; runs go on")
 
 
 def needed_by_studies(folder: Path, removable: Mapping[Path, Sequence[Path]]) -> list[str]:

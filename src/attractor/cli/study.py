@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,16 +13,17 @@ from tyro.conf import Positional
 
 from attractor.cli.console import answer, say
 from attractor.cli.options import Carrying, runtime_of
+from attractor.cli.parsing import refuse_file
 from attractor.cli.study_code import announce_code
-from attractor.cli.study_ending import report_study
 from attractor.console import print_line
-from attractor.errors import InputError
+from attractor.errors import InputError, RunStopped
 from attractor.files.code import STUDIES, paper_around, papers_folder
 from attractor.train.config import Runtime
 from attractor.train.hardware import resolve_device
 
 if TYPE_CHECKING:
-    from attractor.runs.study_record import Design
+    from attractor.runs.study_record import Design, StudyRecord
+    from attractor.study.study import Study
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,12 @@ class StudyListArguments:
 class StudyPlanArguments:
     file: Positional[Path]
     """study file, as in papers/*/studies/; it is Python and is executed"""
-    scale: str = "smoke"
-    """smoke, laptop, desk, bench, paper or own"""
+    scale: str | None = None
+    """smoke, laptop, desk, bench, paper or own; by default the only one of the study, or smoke"""
     root: Path = Path("runs")
     """folder of runs and reports"""
     seeds: tuple[int, ...] | None = None
-    """seeds of every row, as 0 1 or 0-9; by default the scale's"""
+    """seeds of every row, also as 0-7; by default the scale's"""
     device: str = Runtime.device
 
 
@@ -78,9 +80,10 @@ def study_run(args: StudyRunArguments, console: Console) -> None:
 
     announce_code(args.file, console)
     study = load_study(args.file)
+    scale = scale_of(args, study)
     command = shlex.join(["attractor", *(_within_its_folder(args.file, word) for word in sys.argv[1:])])
     conduct = Conduct(
-        scale=args.scale,
+        scale=scale,
         root=args.root,
         launcher=args.launcher,
         workers=args.workers,
@@ -93,17 +96,50 @@ def study_run(args: StudyRunArguments, console: Console) -> None:
         gpus_per_run=args.gpus_per_run,
     )
     runtime = runtime_of(args)
-    if args.scale != "smoke" and not (conduct.folder_of(study) / STUDY_FILE).exists():  # at its first start
-        seeds = args.seeds or study.on(args.scale).seeds
-        print_chances(args.file, study.design(args.scale, seeds, command), console)
+    if scale != "smoke" and not (conduct.folder_of(study) / STUDY_FILE).exists():  # at its first start
+        seeds = args.seeds or study.on(scale).seeds
+        print_chances(args.file, study.design(scale, seeds, command), console)
     record, failures = run_study(study, conduct, runtime, console)
     report_study(record, conduct.folder_of(study), failures, console)
+
+
+def scale_of(args: StudyPlanArguments, study: "Study") -> str:
+    return args.scale or (next(iter(study.scales)) if len(study.scales) == 1 else "smoke")
 
 
 def _within_its_folder(file: Path, word: str) -> str:
     """Shorten the absolute path of the study's file, since a record is published and must not name private folders."""
     n_parts = 4 if paper_around(file) is not None else 2  # as papers/PAPER/studies/NAME.py
     return "/".join(file.parts[-n_parts:]) if file.is_absolute() and word == str(file) else word
+
+
+def report_study(record: "StudyRecord", folder: Path, failures: Mapping[str, str], console: Console) -> None:
+    """Write the report of a study into its folder, and print its tables and verdict. Failed runs end the command."""
+    from attractor.attention.presets import presets_as_data
+    from attractor.report.judged_study import JudgedStudy
+    from attractor.report.legs import verdict_of
+    from attractor.report.study_report import write_report
+    from attractor.report.study_table import console_table, console_tables
+    from attractor.study.results import StudyResult
+
+    judged = JudgedStudy(record)
+    page = write_report(judged, folder, presets=presets_as_data())
+    for table in console_tables(judged):
+        console.print(console_table(table))
+        for text in table.caption:
+            print_line(console, text)
+    console.print()
+    for line in verdict_of(judged):
+        print_line(console, line.text)
+    console.print()
+    say(console, str(page))
+    result = StudyResult(record)
+    answer(console, report=str(page), rows=result.rows, verdicts=result.verdicts, failures=dict(failures))
+    if result.legs:
+        answer(console, legs=result.legs)
+    if failures:
+        count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
+        raise RunStopped(f"{count} failed, as said above; the report is of the others. The same command tries again")
 
 
 def study_plan(args: StudyPlanArguments, console: Console) -> None:
@@ -117,7 +153,7 @@ def study_plan(args: StudyPlanArguments, console: Console) -> None:
 
     announce_code(args.file, console)
     study = load_study(args.file)
-    conduct = Conduct(scale=args.scale, root=args.root, seeds=args.seeds)
+    conduct = Conduct(scale=scale_of(args, study), root=args.root, seeds=args.seeds)
     resolve_device(args.device)
     planned = plan_study(study, conduct, Runtime(args.device))
     console.print(Text(f"{study.title} ({study.source})\n{study.question}"))
@@ -157,8 +193,7 @@ def study_list(args: StudyListArguments, console: Console) -> None:
     from attractor.study.outline import outline_of
 
     folder = args.folder or papers_folder() or Path()
-    if folder.is_file():
-        raise InputError(f"folder must be a folder, and '{folder}' is a file; give '{folder.parent}'")
+    refuse_file(folder)
     files = [
         file for pattern in (f"*/{STUDIES}/*.py", f"{STUDIES}/*.py", "*.py") for file in sorted(folder.glob(pattern))
     ]

@@ -52,6 +52,8 @@ def locate(name: str | os.PathLike[str]) -> Path:
 
 def searched_places(name: str | os.PathLike[str]) -> str:
     """Say where a missing path was looked for, and how to name another folder."""
+    if "://" in str(name):
+        return "nothing is read from an address, so download it and give the file"
     parent = (Path.cwd() / expanded(name)).parent
     folder = os.environ.get(FOLDER)
     elsewhere = f" and in '{folder}', which {FOLDER} names" if folder else f"; {FOLDER} may name another folder"

@@ -13,7 +13,7 @@ from typing import Any
 from attractor.corpus.articles import Articles
 from attractor.corpus.columns import N_ROWS, USUAL, as_object, text_column
 from attractor.corpus.compression import DAMAGED_GZIP
-from attractor.corpus.data_paths import expanded, matching_files
+from attractor.corpus.data_paths import expanded, matching_files, searched_places
 from attractor.corpus.documents import CORPORA, Document
 from attractor.corpus.hub import ALIASES, hub_source
 from attractor.corpus.readers import (
@@ -76,7 +76,8 @@ def _open(name: str, columns: Sequence[str] | None, split: str) -> Source:
             if name in ALIASES:
                 raise
             raise InputError(f"'{name}' is no file or folder here, and on the Hub: {error}") from error
-    raise InputError(f"source must be a file, a folder, a pattern or a dataset, but '{name}' does not exist; check it")
+    missing = f"source must be a file, a folder, a pattern or a dataset, but '{name}' does not exist"
+    raise InputError(f"{missing}; {searched_places(name)}")
 
 
 def refuse_unused_options(source: Source, columns: Sequence[str] | None, split: str = "train") -> None:
@@ -120,7 +121,7 @@ def documents(source: Source, max_bad: float = 0.01) -> Iterator[Document]:
         except FlawError as flaw:
             n_flaws += 1
             first = first or f"{record_name(source, record)}: {flaw}"
-            if max_bad == 0 or n_records >= EARLIEST_VERDICT:
+            if n_records >= EARLIEST_VERDICT:
                 refuse_many_flaws(n_flaws, n_records, max_bad, first)
             continue
         for part in parts(text):

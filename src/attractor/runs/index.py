@@ -24,7 +24,7 @@ from attractor.runs.configuration import Presets, dotted_fields, named
 from attractor.runs.lock import is_held
 from attractor.runs.run_folder import METRICS, SEAL, SEALED, SUMMARY, RunFolder
 
-FORMAT = 1
+FORMAT = 2
 DAMAGED = "damaged"
 TAIL = 1 << 16  # bytes at the end of the metrics that are read for the latest step and loss
 FILES = (*SEALED, SUMMARY, SEAL)
@@ -138,7 +138,8 @@ def _read(key: str, path: Path, presets: Presets) -> IndexedRun:
         summary = read_object(path / SUMMARY)  # `run.summary()` would look at the seal once more
         latest = summary or _latest(path / METRICS)
         metric = (summary or {}).get("metric")
-        fields = dotted_fields(named(run.config, presets)) | {
+        fields = dotted_fields(summary or {}) | dotted_fields(named(run.config, presets))
+        fields |= {
             # As `RunFolder.state`, but for "running", which no file tells.
             "state": "finished" if summary is not None else "interrupted" if run.begun else "not begun",
             "steps": latest.get("steps", latest.get("step", 0)),

@@ -16,7 +16,7 @@ from attractor.console import print_line, seconds_of
 from attractor.errors import InputError, require, unknown
 from attractor.runs.configuration import config_hash
 from attractor.runs.quantity import Quantity
-from attractor.runs.study_record import BUDGETS, RATES, StudyRecord, further_name
+from attractor.runs.study_record import RATES, StudyRecord, further_name
 from attractor.study.budget import costs_in_words
 from attractor.study.launch import diverged
 from attractor.study.plan import Conduct, plan_study
@@ -29,6 +29,8 @@ from attractor.train.config import Runtime, TrainConfig, data_of
 from attractor.train.fit import FreeMemory
 
 DEFAULT_PRESETS = ("standard", "coupled-euler", "differential", "gated")
+# What may be equal between rows, and what a record calls that budget.
+MATCHES = {"tokens": "tokens", "parameters": "parameters", "flops": "flops", "seconds": "wall"}
 SCALE = "own"
 PILOT_SEED = 1000  # decides the rate of each row, and judges none
 SEEDS, MOST_SEEDS = 4, 8  # of a row, by default: without looks, and with them
@@ -70,8 +72,8 @@ class Asked:
 
     def __post_init__(self) -> None:
         require_seeds(self.chosen_seeds)
-        if self.match not in BUDGETS:
-            raise unknown("match", self.match, BUDGETS)
+        if self.match not in MATCHES:
+            raise unknown("match", self.match, MATCHES)
         at_equal_tokens = self.match in ("tokens", "parameters")
         rule, why = "tokens or parameters with --thorough", "a lead is measured at equal tokens and at equal seconds"
         require(not self.thorough or at_equal_tokens, "match", rule, self.match, why)
@@ -117,12 +119,12 @@ def compare_mechanisms(
     further: dict[str, Any] = {}
     if asked.within is not None:
         further |= {"within": asked.within, "margin": asked.margin, "seeds": seeds}
-    further |= {} if asked.match == "tokens" else {"match": asked.match}
+    further |= {} if asked.match == "tokens" else {"match": MATCHES[asked.match]}
     further |= {} if asked.rates is None else {"rates": sorted(asked.rates)}
     default = default_folder(base, (*rows, "thorough") if asked.thorough else tuple(rows), **further)
     task, folder = data_of(base), out or default
     study = comparison(folder.name, tuple(rows.values()), seeds, base, task, asked.margin)
-    study = replace(study, budget=asked.match)
+    study = replace(study, budget=MATCHES[asked.match])
     conduct = Conduct(
         scale=SCALE,
         root=out or folder.parent,
@@ -200,7 +202,7 @@ def labelled(presets: Sequence[Any]) -> dict[str, str | Mechanism]:
     """Return the mechanisms by the names of their rows; the files that they name are executed."""
     named = [mechanism(preset) for preset in presets]
     labels = [label_of(chosen) for chosen in named]
-    require(len(set(labels)) == len(labels), "presets", "without repetition", " ".join(labels))
+    require(len(set(labels)) == len(labels), "mechanisms", "without repetition", " ".join(labels))
     return dict(zip(labels, named, strict=True))
 
 
@@ -214,9 +216,9 @@ def comparison(
 ) -> Study:
     """Return the study of these mechanisms. The first is the baseline, and the control is always among the rows."""
     mechanisms = labelled(presets)
-    require(len(mechanisms) >= 1, "presets", "at least one name", "none")
+    require(len(mechanisms) >= 1, "mechanisms", "at least one name", "none")
     baseline = next(iter(mechanisms))
-    require(baseline != CONTROL, "presets", "led by the baseline, which the control cannot be", CONTROL)
+    require(baseline != CONTROL, "mechanisms", "led by the baseline, which the control cannot be", CONTROL)
     require(margin is None or margin > 0, "margin", "above 0", margin)
     # The base already has the fields that the task demands, such as a vocabulary, and may have larger values.
     demanded = {field: getattr(base.model, field) for field in task.demands}

@@ -11,6 +11,7 @@ The first run of a seed goes to the machine with most room, and the others of th
 also in a later launch: runs that are compared then round in the same way.
 """
 
+import inspect
 import logging
 import os
 import secrets
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -118,9 +120,12 @@ def connected(cluster: Cluster) -> Iterator[Any]:
             options["address"] = address
             _refuse_open(address, cluster)
             _refuse_stranger(address)
-        stack.callback(ray.shutdown, wait_for_processes=True)
+        waits = "wait_for_processes" in inspect.signature(ray.shutdown).parameters  # older versions do not
+        stack.callback(ray.shutdown, **{"wait_for_processes": True} if waits else {})
         try:
-            ray.init(**options)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # older versions announce what newer ones do
+                ray.init(**options)
         except Exception as error:  # Ray raises errors of any class
             where = "start a cluster here" if address is None else f"join the cluster at '{address}'"
             reason = str(error).partition("\n")[0]

@@ -135,9 +135,11 @@ def missing_corpus(name: str) -> InputError:
             "trained, or the name of one in the folder ATTRACTOR_DATA"
         )
         return unknown("corpus", name, CORPORA, elsewhere)
+    is_of_hub = re.fullmatch(r"[\w.-]+/[\w-]+", name)
+    hub = f"; 'attractor data prepare {name} --out FOLDER' prepares one of the Hugging Face Hub" if is_of_hub else ""
     return InputError(
         f"corpus must be a text file or folder, but '{name}' does not exist; known: {', '.join(CORPORA)}; "
-        f"{searched_places(name)}"
+        f"{searched_places(name)}{hub}"
     )
 
 

@@ -63,6 +63,7 @@ def test_a_run_and_a_llama_are_measured_together(run: Path, llama: Path, text: P
     assert lines[-1] == str(out / "index.html")
     assert [line for line in lines if line in ("ours", "llama")] == ["ours", "llama"]
     assert sum(line.startswith("exponents over depth") for line in lines) == 2
+    assert sum("sink: attention on position 0" in line for line in lines) == 1  # the legend of both tables
     ours, theirs = json.loads((out / "measures.json").read_text())["models"]
     assert (len(ours["layers"]), len(theirs["layers"])) == (1, 2)
     for found in (ours, theirs):
@@ -82,8 +83,8 @@ def test_the_same_command_gives_the_same_numbers(llama: Path, text: Path, tmp_pa
 
 def test_half_precision_is_measured_without_jacobians(llama: Path, text: Path) -> None:
     with pytest.raises(InputError, match=r"dtype must be fp32 or fp64 for Jacobians, .*--no-jacobians"):
-        attractor_measure(llama, "--on", text, *BRIEFLY, "--dtype=bf16")
-    assert "exponents" not in attractor_measure(llama, "--on", text, *BRIEFLY, "--dtype=bf16", "--no-jacobians")
+        attractor_measure(llama, "--on", text, *BRIEFLY, "--precision=bf16")
+    assert "exponents" not in attractor_measure(llama, "--on", text, *BRIEFLY, "--precision=bf16", "--no-jacobians")
 
 
 @pytest.mark.slow

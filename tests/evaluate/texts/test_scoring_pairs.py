@@ -53,7 +53,7 @@ def test_a_loss_that_is_not_finite_gives_no_verdict_and_is_null_in_json(lost: fl
     new = scored("new", np.append(documents[1:], lost))
     verdict = paired(new, scored("old", documents))
     assert in_words(verdict) == (
-        "new against old: undecided. A document has no finite loss; evaluate with --dtype fp32."
+        "new against old: undecided. A document has no finite loss; evaluate with --precision fp32."
     )
     assert json.loads([*lines_of_documents([new])][-1])["nats"] is None
 

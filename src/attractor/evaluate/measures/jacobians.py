@@ -39,7 +39,7 @@ class Jacobians:
         if start.dtype not in (torch.float32, torch.float64):
             raise InputError(
                 f"dtype must be fp32 or fp64 for Jacobians, got {str(start.dtype).removeprefix('torch.')}; load "
-                "the model in one of them, or leave the Jacobians out (--no-jacobians)"
+                "the model in one of them (--precision), or leave the Jacobians out (--no-jacobians)"
             )
         if k > start.numel():
             length, width = start.shape[1], start.numel() // start.shape[1]

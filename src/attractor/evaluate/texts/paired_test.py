@@ -31,7 +31,7 @@ def paired(of: TextScore, against: TextScore) -> Verdict:
     require_enough(len(documents))
     differences = [ours.nats_per_byte - theirs.nats_per_byte for ours, theirs in documents]  # (1)
     finite = all(map(math.isfinite, differences))
-    obstacle = "" if finite else "A document has no finite loss; evaluate with --dtype fp32."
+    obstacle = "" if finite else "A document has no finite loss; evaluate with --precision fp32."
     row = f"{of.model} against {against.model}"
     return judge_family({row: Comparison(row, differences, obstacle=obstacle, pair_of="document")})[row]
 
