@@ -8,6 +8,7 @@ import pytest
 from studies import BASE, ENTROPY, SPEED, shifted, study
 
 from attractor.claims.further_seeds import with_seeds
+from attractor.cli import parse
 from attractor.files import plain
 from attractor.report.judged_study import JudgedStudy, parameters_apart
 from attractor.report.study_page import render
@@ -58,6 +59,7 @@ def test_what_was_judged_is_said_in_words_with_what_would_decide() -> None:
     command = f"attractor study run studies/synthetic.py --seeds 0-{2 + further}"
     assert judged.verdict()[-1].text == f"What next: {further} further seeds: {command}"
     assert f"<pre>{command}</pre>" in render(judged, ())
+    assert parse(command.split()[1:])[0].seeds == tuple(range(3 + further))
 
 
 def test_a_margin_is_one_of_the_first_quantity_in_its_unit() -> None:
