@@ -166,6 +166,8 @@ def step(session: Session) -> Iterator[Line]:
         modes = {"eager": None, "compiled": {"backend": "aot_eager"}}
     for n_tokens in session.tokens:
         for mode, options in modes.items():
+            if session.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats()
             torch._dynamo.reset()
             model, batch = session.model(), session.batch(n_tokens)
             loss = loss_of(model)
@@ -184,8 +186,6 @@ def step(session: Session) -> Iterator[Line]:
                 "tokens/s": n_tokens / seconds,
                 "share": share,
             } | ({} if memory is None else {"peak bytes": memory})
-            if memory is not None:
-                torch.cuda.reset_peak_memory_stats()
 
 
 def waits(session: Session) -> Iterator[Line]:
@@ -205,7 +205,7 @@ def waits(session: Session) -> Iterator[Line]:
 
 
 def decode(session: Session) -> Iterator[Line]:
-    n_tokens, model = 4 if session.toy else 256, session.model().eval()
+    n_tokens, model = 4 if session.toy else 256, session.model().eval().to(session.dtype)
     for rows in (1, 32):
         seconds = session.seconds(decoding(model, n_tokens, batch_size=rows))
         yield {"sequences": rows, "tokens/s": rows * n_tokens / seconds}
