@@ -3,22 +3,26 @@
 import base64
 import hashlib
 import http.client
+import json
 import re
 import shutil
 import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from urllib.parse import quote
+from urllib.request import urlopen
 
 import pytest
+from studies import study
 
 from attractor.report import live_server
 from attractor.report.live_list import WatchedFolder
 from attractor.report.live_server import LiveServer
 from attractor.runs.run_folder import RunFolder
+from attractor.runs.study_record import study_as_dict
 from browser import in_browser, opened
 from in_process import command_in_process
 
@@ -200,8 +204,93 @@ def test_the_list_and_the_pages_of_its_runs_are_served_and_names_are_escaped(ser
         assert HOSTILE not in run_page
 
 
+def compared(study_folder: Path, *keys: str) -> None:
+    """Write the plan of a comparison whose runs lie in its folder or in a pool beside it."""
+    design = study({"standard": [1.7]}, seeds=tuple(range(len(keys)))).design
+    study_folder.mkdir(exist_ok=True)
+    (study_folder / "study.json").write_text(
+        json.dumps(study_as_dict(design, {("standard", ""): dict(enumerate(keys))}))
+    )
+
+
+def test_runs_of_a_comparison_stand_together_below_a_link_to_its_report(server: LiveServer, runs: Path) -> None:
+    """Criterion: runs of two comparisons, one with a pool beside it, are grouped, whatever their states. A report is
+    served with rules by which it reaches nothing, and only where no link leads out of the folder."""
+    begun(runs / "mine" / "runs" / "a")
+    begun(runs / "mine" / "runs" / "b").write_summary({"steps": 100})
+    begun(runs / "runs" / "c")
+    compared(runs / "mine", "a", "b")
+    compared(runs / HOSTILE.replace("/", ""), "c")
+    _, page = ask(server, "/")
+    groups = {
+        re.findall(r'scope="rowgroup"[^>]*>([^<]*)', part)[0]: set(re.findall(r'href="/run/([^"]*)"', part))
+        for part in page.split("<tbody>")[1:]
+    }
+    assert groups.pop("mine") == {"mine/runs/a", "mine/runs/b"}
+    assert groups.pop(escape(HOSTILE.replace("/", ""))) == {"runs/c"}
+    assert {*groups.pop("Single runs")} == {"damaged", "hostile", "interrupted", "study/finished", "waiting"}
+    assert not groups
+    assert ask(server, "/report/mine")[0] == 404
+    (runs / "mine" / "report.html").symlink_to(runs.parent / "secret.txt")
+    assert ask(server, "/report/mine")[0] == 404
+    (runs / "mine" / "report.html").unlink()
+    (runs / "mine" / "report.html").write_text("the report")
+    assert 'href="/report/mine"' in ask(server, "/")[1]
+    assert ask(server, "/report/mine") == (200, "the report")
+    assert [ask(server, f"/report/{path}")[0] for path in ("", "study", "mine/runs", "..", "mine/")] == [404] * 5
+    rules = urlopen(f"{server.address}report/mine").headers["Content-Security-Policy"].split("; ")
+    assert {"sandbox allow-scripts allow-downloads", "default-src 'none'"} < set(rules)
+    (runs / "mine" / "study.json").write_text("{")
+    assert ask(server, "/report/mine")[0] == 404
+
+
+def test_chosen_runs_are_drawn_over_each_other(server: LiveServer, runs: Path) -> None:
+    """Criterion: both figures name every chosen run that is there, those of equal labels by their places as well."""
+    run = begun(runs / "twin")
+    run.append({"step": 3, "tokens": 192, "valid_loss": 1.5})
+    status, page = ask(server, "/overlay?run=interrupted&run=twin&run=hostile&run=nonsense")
+    assert (status, HOSTILE in page, page.count("<svg")) == (200, False, 2)
+    names = [re.findall(r"<text[^>]*>([^<]*, seed [^<]*)</text>", part) for part in page.split("<svg")[1:]]
+    hostile = f"{escape(HOSTILE)}, seed &lt;b&gt;"
+    assert {*names[0]} == {hostile, "gated, seed 0 (interrupted)", "gated, seed 0 (twin)"}
+    assert names[1] == ["gated, seed 0 (twin)"]
+    assert "<h1>3 runs</h1>" in page
+    assert "Tick runs" in ask(server, "/overlay")[1]
+    many = "&".join(f"run={begun(runs / f'many-{n}').path.name}" for n in range(25))
+    assert "<h1>24 runs of 25</h1>" in ask(server, f"/overlay?{many}")[1]
+
+
+CHOICE = """
+const seen = {};
+const rows = () => [...document.querySelectorAll("tbody tr:not([hidden])")].map((row) => row.dataset.key);
+const whole = new DOMParser().parseFromString(document.documentElement.outerHTML, "text/html");
+for (const key of ["interrupted", "study/finished"]) document.querySelector(`input[value="/run/${key}"]`).click();
+search.value = "SINGLE finished"; search.dispatchEvent(new Event("input")); seen.rows = [rows()];
+document.querySelector('input[value="/run/study/finished"]').focus();
+put(whole); seen.rows.push(rows()); seen.focus = document.activeElement.value;
+const link = document.querySelector(".overlay");
+seen.link = [link.hidden, link.textContent, link.getAttribute("href")];
+document.querySelectorAll("input:checked").forEach((box) => box.click()); seen.hidden = link.hidden;
+document.body.dataset.seen = JSON.stringify(seen);
+"""
+
+
+@in_browser
+def test_the_list_is_filtered_and_chosen_runs_stay_chosen_when_it_is_new(server: LiveServer, tmp_path: Path) -> None:
+    """The page contains a test script in the role of a visitor, which its policy would otherwise refuse."""
+    page = re.sub(r"<meta http-equiv[^>]*>", "", ask(server, "/")[1])
+    (tmp_path / "list.html").write_text(page.replace("</body>", f"<script>{CHOICE}</script></body>"))
+    (seen,) = re.findall(r'data-seen="([^"]*)"', opened((tmp_path / "list.html").as_uri(), tmp_path))
+    assert json.loads(unescape(seen)) == {
+        "rows": [["study Single runs", "/run/study/finished"]] * 2,
+        "focus": "/run/study/finished",
+        "link": [False, "Overlay 2 runs", "/overlay?run=interrupted&run=study/finished"],
+        "hidden": True,
+    }
+
+
 def test_a_page_may_run_its_own_script_and_no_other(server: LiveServer) -> None:
-    for path in ("/", "/run/interrupted", "/run/damaged"):
+    for path in ("/", "/run/interrupted", "/run/damaged", "/overlay?run=interrupted"):
         _, page = ask(server, path)
         (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
         (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
@@ -259,7 +348,7 @@ def test_a_run_is_drawn_again_only_after_a_change_and_a_pause(
     server: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Path] = []
-    monkeypatch.setattr(live_server, "render", lambda run, *_: (drawn.append(run.path), f"page {len(drawn)}")[1])
+    monkeypatch.setattr(live_server, "render", lambda run, **_: (drawn.append(run.path), f"page {len(drawn)}")[1])
     run = RunFolder.open(server.pages.watched.folder / "interrupted")
     pages = [ask(server, "/run/interrupted")[1] for _ in range(3)]
     assert pages == ["page 1"] * 3

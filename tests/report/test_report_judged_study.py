@@ -8,8 +8,10 @@ import pytest
 from studies import BASE, ENTROPY, SPEED, shifted, study
 
 from attractor.claims.further_seeds import with_seeds
+from attractor.cli import parse
 from attractor.files import plain
 from attractor.report.judged_study import JudgedStudy, parameters_apart
+from attractor.report.study_page import render
 from attractor.report.study_table import results, tables
 from attractor.runs.quantity import MEAN, PERPLEXITY, Quantity, effective_rank
 from attractor.runs.study_record import StudyRecord
@@ -54,9 +56,10 @@ def test_what_was_judged_is_said_in_words_with_what_would_decide() -> None:
     assert words["good"] == "better"
     assert f" nats/byte; {further} further seeds would show a difference of 0.006 nats/byte)" in words["far"]
     assert not any(difference.verdict.further_seeds for difference in unplanned.differences.values())
-    seeds = " ".join(map(str, range(3 + further)))
-    expected = f"What next: {further} further seeds: attractor study run studies/synthetic.py --seeds {seeds}"
-    assert judged.verdict()[-1].text == expected
+    command = f"attractor study run studies/synthetic.py --seeds 0-{2 + further}"
+    assert judged.verdict()[-1].text == f"What next: {further} further seeds: {command}"
+    assert f"<pre>{command}</pre>" in render(judged, ())
+    assert parse(command.split()[1:])[0].seeds == tuple(range(3 + further))
 
 
 def test_a_margin_is_one_of_the_first_quantity_in_its_unit() -> None:
@@ -260,8 +263,8 @@ def test_a_row_that_its_planned_seeds_do_not_decide_leads_to_fresh_ones() -> Non
     judged = JudgedStudy(study(losses, seeds=(0, 1, 2, 3, 4), margin=0.003, looks=(2, 3, 4, 5)))
     verdict = judged.differences["near", "", judged.headlines[0]].verdict
     assert verdict.further_seeds
-    seeds = " ".join(map(str, range(5, 5 + verdict.n + verdict.further_seeds)))
-    assert judged.verdict()[-1].text.endswith(f"attractor study run studies/synthetic.py --seeds {seeds}")
+    last = 4 + verdict.n + verdict.further_seeds
+    assert judged.verdict()[-1].text.endswith(f"attractor study run studies/synthetic.py --seeds 5-{last}")
 
 
 ONE_SEED = {"standard": [1.7], "uniform": [2.2], "rival": [1.5]}
@@ -274,7 +277,7 @@ COSTS = study({"standard": [1.7], "rival": [1.7]}, quantities=(SPEED,), control=
         (study({"standard": BASE, "uniform": shifted(0.5), "good": shifted(-0.05)}), None),
         (COSTS, None),
         (study({"standard": BASE, "uniform": shifted(0.0), "good": shifted(-0.05)}), "more steps"),
-        (study(ONE_SEED, seeds=(3,)), "attractor study run studies/synthetic.py --seeds 3 4 5 6"),
+        (study(ONE_SEED, seeds=(3,)), "attractor study run studies/synthetic.py --seeds 3-6"),
     ],
     ids=["decided", "costs alone", "not sensitive", "one seed"],
 )
@@ -289,6 +292,7 @@ def test_what_is_not_decided_leads_to_advice(record: StudyRecord, advice: str | 
     [
         ("attractor compare", "attractor compare --seeds 2 5 6 7"),
         ("attractor compare --seeds 2 5 --out 'a b'", "attractor compare --out 'a b' --seeds 2 5 6 7"),
+        ("attractor compare --seeds 0-3 9 --lr 1", "attractor compare --lr 1 --seeds 2 5 6 7"),
         ("attractor compare --seeds=2 --lr 1", "attractor compare --lr 1 --seeds 2 5 6 7"),
         ("attractor compare standard --seeds 2 5", "attractor compare standard --seeds 2 5 6 7"),
         ("attractor study run x.py --part 2/3 --threads 1", "attractor study run x.py --threads 1 --seeds 2 5 6 7"),
@@ -298,6 +302,7 @@ def test_what_is_not_decided_leads_to_advice(record: StudyRecord, advice: str | 
 )
 def test_the_command_is_for_the_whole_study_and_keeps_its_other_options(command: str, expected: str) -> None:
     assert with_seeds(command, (2, 5), 4) == expected
+    assert with_seeds(command, (2, 5), 4, as_range=True) == expected.replace("5 6 7", "5-7")
 
 
 def test_a_learning_rate_of_its_own_is_reported_with_the_verdict() -> None:

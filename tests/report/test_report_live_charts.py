@@ -17,9 +17,10 @@ from attractor.report.charts import Chart, charts, slug
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.panels import spread
 from attractor.report.study_figure import _in_short, pictures
+from attractor.report.study_page import render
 from attractor.report.study_report import write_report
-from attractor.runs.study_record import StudyRecord
-from attractor.verdict.intervals import mean_interval
+from attractor.runs.quantity import PERPLEXITY, Quantity
+from attractor.runs.study_record import Outcome, StudyRecord
 from invented_records import with_outcomes, with_summaries
 
 if TYPE_CHECKING:
@@ -49,14 +50,25 @@ def chart(record: StudyRecord, name: str) -> Chart:
 GATES = [[0.1, 0.2, 0.3], [0.1, 0.3, 0.5], [-0.1, -0.1, -0.1]]
 
 
-def test_a_gate_is_drawn_by_its_opening_with_the_t_interval_of_its_seeds() -> None:
-    """Criterion: the chart has |tanh gamma|, since the sign is arbitrary, with mean and bounds of `mean_interval` at
-    each step."""
-    curve = chart(looked_at({"slow": {"gate": GATES}}), "gate").panels[""]["slow"]
+@pytest.mark.parametrize("n_seeds", [3, 4])
+def test_a_gate_is_drawn_by_its_opening_with_a_band_of_four_seeds_or_with_dots(n_seeds: int) -> None:
+    """Criterion: at each step the chart has the mean, the lowest and the highest |tanh gamma|, since the sign is
+    arbitrary. Three seeds are drawn as nine dots, and four as a band, in that range alone."""
+    gates = [*GATES, [0.4, 0.4, 0.2]][:n_seeds]
+    traces = [{"trajectories": {"gate": [list(x) for x in zip(STEPS, seed, strict=True)]}} for seed in gates]
+    record = study({"standard": [1.7] * n_seeds}, control=None, seeds=tuple(range(n_seeds)))
+    record = with_summaries(record, lambda _, number: traces[number])
+    curve = chart(record, "gate").panels[""]["standard"]
     assert [point[0] for point in curve] == list(STEPS)
-    for point, *seeds in zip(curve, *GATES, strict=True):
-        expected = mean_interval([abs(value) for value in seeds])
-        assert point[1:] == pytest.approx((expected.mean, expected.low, expected.high))
+    for point, *seeds in zip(curve, *gates, strict=True):
+        sizes = [abs(value) for value in seeds]
+        assert point[1:4] == pytest.approx((sum(sizes) / n_seeds, min(sizes), max(sizes)))
+        assert list(point[4:]) == (sizes if n_seeds == 3 else [])
+    axes = drawn(record, "trajectory-gate")
+    dots = [line for line in axes.get_lines() if line.get_linestyle() == "None"]
+    assert (sum(len(line.get_xdata()) for line in dots), len(axes.collections)) == ((9, 0) if n_seeds == 3 else (0, 1))
+    assert axes.get_ylim() == pytest.approx(chart(record, "gate").frames[""])
+    assert chart(record, "gate").frames[""] == pytest.approx((0.1, 0.5), abs=0.04)
 
 
 def test_rows_without_trajectories_have_no_line_and_studies_without_any_have_no_chart() -> None:
@@ -66,20 +78,11 @@ def test_rows_without_trajectories_have_no_line_and_studies_without_any_have_no_
     assert [drawn.name for drawn in charts(JudgedStudy(looked_at({})))] == ["curves"]
 
 
-def test_the_axis_range_is_that_of_the_seeds_whatever_the_interval() -> None:
-    """Criterion: two seeds 0.02 apart have an interval nine times as wide. The axis contains all seeds and exceeds
-    their range by at most a tenth."""
-    record = looked_at({"slow": {"gate": [[0.20, 0.20, 0.20], [0.22, 0.22, 0.22], [0.20, 0.20, 0.20]]}})
-    low, high = chart(record, "gate").frames[""]
-    assert 0.198 <= low < 0.20
-    assert 0.22 < high <= 0.222
-
-
-def test_one_seed_has_no_interval_and_a_null_no_point() -> None:
+def test_one_seed_has_no_band_and_a_null_no_point() -> None:
     """Criterion: a step at which a seed has no number has no point, as in the chart of losses."""
     alone = study({"standard": BASE[:1]}, control=None, seeds=(0,))
     alone = with_summaries(alone, lambda *_: {"trajectories": {"gate": [[50, 0.5]]}})
-    assert chart(alone, "gate").panels[""]["standard"] == [(50, 0.5, 0.5, 0.5)]
+    assert chart(alone, "gate").numbers[""]["standard"] == [(50, 0.5, 0.5, 0.5)]
     memory = [[4.0, None, 8.0], [4.0, 5.0, 8.0], [4.0, 5.0, 8.0]]
     curve = chart(looked_at({"slow": {"slow_memory": memory}}), "slow_memory").panels[""]["slow"]
     assert [point[0] for point in curve] == [50, 150]
@@ -108,19 +111,50 @@ def test_logits_that_differ_by_large_factors_have_a_logarithmic_axis(largest: fl
     assert high > largest
 
 
-def drawn(record: StudyRecord) -> "Axes":
-    """Draw the panel of validation losses."""
-    figure = next(picture.figure for picture in pictures(JudgedStudy(record)) if picture.name == "curves")
+def drawn(record: StudyRecord, name: str = "curves") -> "Axes":
+    """Draw the first panel of a picture, by default that of validation losses."""
+    figure = next(picture.figure for picture in pictures(JudgedStudy(record)) if picture.name == name)
     return figure.axes[0]
 
 
-def test_a_single_evaluation_is_drawn_as_a_marker_with_a_bar() -> None:
+def test_panels_of_single_evaluations_are_numbers_and_a_lone_one_beside_lines_is_a_marker() -> None:
     record = study({"standard": BASE, "slow": shifted(0.1)}, control=None)
-    axes = drawn(with_outcomes(record, lambda _, __, run: replace(run, curve=run.curve[-1:])))
-    assert [(len(line.get_xdata()), line.get_marker()) for line in axes.get_lines()] == [(1, "o")] * 2
-    bars = [segment for collection in axes.collections for segment in collection.get_segments()]
-    assert (bars[0][0][1], bars[0][1][1]) == pytest.approx((min(BASE), max(BASE)))
-    assert [line.get_marker() for line in drawn(record).get_lines()] == [""] * 2
+    judged = JudgedStudy(with_outcomes(record, lambda _, __, run: replace(run, curve=run.curve[-1:])))
+    assert [picture.name for picture in pictures(judged)] == ["differences"]
+    page = render(judged, pictures(judged))
+    assert "<dt>Validation loss at 1.00M tokens</dt><dd>standard 1.68, slow 1.78</dd>" in page
+    assert '"charts": []' in page
+
+    def of_slow(row: str, _: int, run: Outcome) -> Outcome:
+        return replace(run, curve=run.curve[-1:]) if row == "slow" else run
+
+    lines = [line for line in drawn(with_outcomes(record, of_slow)).get_lines() if line.get_linestyle() != "None"]
+    assert [(len(line.get_xdata()), line.get_marker()) for line in lines] == [(20, ""), (1, "o")]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_figures_about_logits_stand_last_and_folded_unless_the_study_is_on_logits(asked: bool) -> None:
+    quantities = (PERPLEXITY, Quantity("largest logit", "logits.max"))[: 1 + asked]
+    logits = [[1.0, 2.0, 3.0]] * 3
+    record = looked_at({"slow": {"max_logit": logits, "gate": GATES}}, quantities=quantities)
+    judged = JudgedStudy(record)
+    assert {picture.name: picture.folded for picture in pictures(judged)} == {
+        **dict.fromkeys(("curves", "differences", "trajectory-gate"), False),
+        "trajectory-max-logit": not asked,
+    }
+    folded = re.findall("<summary>About logits.*?</details>", render(judged, pictures(judged)), re.DOTALL)
+    assert [text.count("<figure") for text in folded] == [1] * (not asked)
+
+
+def test_columns_of_an_axis_carry_its_name_and_a_page_without_source_says_so_in_no_headline() -> None:
+    record = study(columns={"0.001": {"standard": BASE, "slow": shifted(0.1)}, "0.002": {"standard": BASE}})
+    record = replace(record, design=replace(record.design, columns_name="lr", source="no table: a pilot"))
+    judged = JudgedStudy(record)
+    page = render(judged, pictures(judged))
+    assert '<button type="button">lr 0.002</button>' in page
+    assert "Not run: &#39;slow&#39; in lr 0.002." in page
+    assert list(charts(judged)[0].panels) == ["lr 0.001", "lr 0.002"]
+    assert '<p class="kicker">a pilot · study synthetic · scale smoke</p>' in page
 
 
 def test_lines_that_overlap_have_names_that_do_not() -> None:

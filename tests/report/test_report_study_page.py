@@ -275,6 +275,8 @@ ACTS = """
 const press = (target, key, more) =>
   target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more }));
 const seen = {};
+Object.defineProperty(navigator, "clipboard", { value: { writeText: (text) => { seen.copied = text; } } });
+document.querySelector("pre .copy").click();
 const first = (row) => [...document.querySelectorAll("table.sorted")][0].tBodies[0].rows[row].cells[0].textContent;
 const buttons = [...document.querySelectorAll("table.sorted")][0].querySelectorAll("th button");
 buttons[3].click(); seen.ascending = [first(0), first(3)];
@@ -288,7 +290,7 @@ press(plot, "+"); seen.zoomed = ticks();
 press(plot, "ArrowUp", { shiftKey: true }); seen.panned = ticks();
 press(plot, "0"); seen.reset = ticks();
 press(plot, "ArrowLeft"); seen.read = figure.querySelector(".readout").textContent;
-const paths = () => plot.querySelectorAll("g path").length;
+const paths = () => plot.querySelectorAll("g path, g circle").length;
 seen.paths = [paths()];
 const legend = figure.querySelector(".tools button");
 legend.click(); seen.paths.push(paths()); seen.pressed = legend.getAttribute("aria-pressed");
@@ -356,27 +358,22 @@ def test_a_print_shows_all_columns_and_the_charts_with_their_names(page, tmp_pat
 
 
 @in_browser
-def test_a_single_evaluation_is_a_marker_between_ticks_that_differ(tmp_path: Path) -> None:
+def test_two_evaluations_of_few_seeds_are_dots_between_ticks_that_differ(tmp_path: Path) -> None:
     record = study(
         {"standard": BASE, "same": shifted(0.0001)}, control=None, tokens={"standard": 153_600, "same": 153_600}
     )
-    judged = JudgedStudy(alone(record))
+    judged = JudgedStudy(with_outcomes(record, lambda _, __, run: replace(run, curve=run.curve[-2:])))
     look = """(document) => {
       const plot = document.querySelector("#figure-curves .plot");
       const texts = [...plot.querySelectorAll("text")].map((text) => [text.textContent, text.getAttribute("y")]);
       return [plot.querySelectorAll("circle").length, texts];
     }"""
-    n_markers, texts = measured(render(judged, pictures(judged)), tmp_path, 900, look)
-    assert n_markers == 2
+    n_dots, texts = measured(render(judged, pictures(judged)), tmp_path, 900, look)
+    assert n_dots == 2 * 2 * 3
     labels = [text for text, _ in texts]
     assert len(labels) == len(set(labels)) > 8
     heights = {text: float(y) for text, y in texts if text in ("standard", "same")}
     assert abs(heights["standard"] - heights["same"]) >= 12  # names of overlapping lines do not overlap
-
-
-def alone(record: StudyRecord) -> StudyRecord:
-    """Keep only the last evaluation of each run."""
-    return with_outcomes(record, lambda _, __, run: replace(run, curve=run.curve[-1:]))
 
 
 @in_browser
@@ -406,7 +403,7 @@ def test_a_logarithmic_axis_has_the_numbers_themselves(tmp_path: Path) -> None:
     document = opened((tmp_path / "report.html").as_uri(), tmp_path)
     (figure,) = re.findall(r'<figure id="figure-trajectory-max-logit".*?</figure>', document, re.DOTALL)
     labels = re.findall(r"<text[^>]*>([^<]*)</text>", figure)
-    assert {"10", "100", "steps", "logit"} <= set(labels)
+    assert {"10", "100", "steps", "max logit"} <= set(labels)
     assert "NaN" not in figure
 
 
@@ -425,7 +422,8 @@ def test_the_page_sorts_zooms_and_compares_by_keyboard(page, tmp_path, width):
     assert seen["home"] == seen["reset"] != seen["zoomed"] != seen["panned"]
     assert seen["read"].startswith("1,000,000 tokens")
     assert "1.630[1.609, 1.651]" in seen["read"]
-    assert seen["paths"][0] == seen["paths"][2] == seen["paths"][1] + 2  # a line and its band return
+    assert seen["paths"][0] == seen["paths"][2] == seen["paths"][1] + 1 + 20 * 3  # a line and its seeds return
+    assert seen["copied"] == "study '&&' echo '<done>' --seeds 0-3"
     assert seen["pressed"] == "false"
     assert seen["map"] == ["standard: layer 1, head 1", f"{HOSTILE}: layer 1, head 1"]
     assert seen["weight"].startswith("2 “b” looks at 0 “a”: 0.33")

@@ -11,7 +11,7 @@ from studies import BASE, ENTROPY, SPEED, shifted, study
 
 from attractor.console import with_prefix
 from attractor.report.judged_study import JudgedStudy
-from attractor.report.latex import in_latex, in_letters, macros, numbers
+from attractor.report.latex import in_latex, named_numbers, numbers
 from attractor.report.study_table import (
     StudyTable,
     console_table,
@@ -205,28 +205,33 @@ def test_a_label_in_brackets_is_no_argument_of_the_line_before():
     assert "\n{}[bracketed] &" in text
 
 
-def test_macros_are_letters_only_unique_and_one_for_every_number():
+def test_numbers_have_names_that_one_can_type_and_each_its_own():
     published = (Published("standard", "web", 24.22, 0.31, 10),)
     columns = {"web": {"standard": BASE, "n=3": shifted(-0.05), "n 3": shifted(-0.06), "uniform": shifted(0.5)}}
     probes = {"standard": {"entropy": [1.0, 2.0]}}
     judged = JudgedStudy(study(columns=columns, quantities=(PERPLEXITY, ENTROPY), published=published, probes=probes))
-    found = macros(judged)
-    assert all(re.fullmatch("attractor[A-Za-z]+", name) for name in found)
-    assert found["attractorStandardWebPerplexity"] == "5.37"
-    assert found["attractorStandardWebPerplexityPublishedSd"] == "0.31"
-    assert found["attractorNThreeWebPerplexityDifference"] == r"\ensuremath{-0.0500}"
-    assert found["attractorNThreeWebPerplexityDifferenceTwo"] == r"\ensuremath{-0.0600}"
-    assert found["attractorStandardWebEntropyLayerOne"] == "2.000"
-    names = re.findall(r"\\newcommand\{\\(\w+)\}", numbers(judged))
+    found = named_numbers(judged)
+    assert all(re.fullmatch("[A-Za-z0-9.,+/ -]+", name) for name in found)
+    assert found["standard web perplexity"] == "5.37"
+    assert found["standard web perplexity published sd"] == "0.31"
+    assert found["n 3 web perplexity difference"] == r"\ensuremath{-0.0500}"
+    assert found["n 3 web perplexity difference 2"] == r"\ensuremath{-0.0600}"
+    assert found["standard web entropy, layer 1"] == "2.000"
+    names = re.findall(r"^\\attractornumber\{([^}]*)\}", numbers(judged), re.MULTILINE)
     assert len(names) == len(set(names)) == len(found)
 
 
-LETTERS = {"coupled-euler": "CoupledEuler", "lr 0.002": "LrZeroPointZeroZeroTwo", "GQA": "GQA", "é": ""}
-
-
-@pytest.mark.parametrize(("label", "name"), LETTERS.items())
-def test_macro_names_spell_labels_in_letters(label, name):
-    assert in_letters(label) == name
+@pytest.mark.parametrize("n_words", [1, 12, 40])
+def test_captions_in_latex_have_at_most_thirty_words_and_comments_have_the_other_notes(n_words: int) -> None:
+    record = study(LOSSES, quantities=(PERPLEXITY, SPEED), title=" ".join(["word"] * n_words))
+    text = in_latex(JudgedStudy(record))
+    captions = re.findall(r"\\caption\{(.*)\}", text)
+    assert len(captions) == len(tables(JudgedStudy(record))) == 2
+    for caption, table in zip(captions, tables(JudgedStudy(record)), strict=True):
+        assert caption.startswith(" ".join(table.title.split()[:30]))
+        assert 1 < len(caption.split()) <= 30
+        for note in table.caption:
+            assert latex_escaped(note) in caption or f"% {note}\n" in text
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
@@ -235,7 +240,7 @@ def test_latex_can_typeset_a_paper_with_tables_and_macros(tmp_path):
     (tmp_path / "table.tex").write_text(in_latex(judged))
     (tmp_path / "numbers.tex").write_text(numbers(judged))
     paper = r"\documentclass{article}\usepackage{booktabs}\input{numbers}\begin{document}\input{table}"
-    (tmp_path / "paper.tex").write_text(paper + r"\attractorBestPerplexity{}\end{document}")
+    (tmp_path / "paper.tex").write_text(paper + r"\attractor{best perplexity}\end{document}")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:]

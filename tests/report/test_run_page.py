@@ -122,7 +122,8 @@ def test_every_number_of_the_metrics_is_listed_with_its_last_value(finished_page
         "Novel measure": "0.7717",
         "Speed, mean since the start": "29,415",
     }.items():
-        assert re.search(rf"<h3>{re.escape(title)}</h3>(?:(?!<h3>).)*last: {re.escape(value)}<", page, re.DOTALL), title
+        shown = rf"<(h3|dt)>{re.escape(title)}</\1>(?:(?!<h3>).)*(last: |<dd>){re.escape(value)}( [^<]*)?<"
+        assert re.search(shown, page, re.DOTALL), title
     for text in ("127,296", "400 of 400", "40,000", "32 MB", "12 s", "2.798 nats", "<dd>finished</dd>"):
         assert text in page
 
@@ -149,8 +150,8 @@ def test_a_hostile_label_and_hostile_samples_are_text_and_nothing_is_fetched(run
     run.write_samples([{"temperature": 0.8, "seed": 0, "text": f"</pre>{HOSTILE}\x00\x1b"}])
     page = page_of(run)
     assert not re.search(r"<(script|link|iframe|img|object)\b|@import|\bsrc=|javascript:|</pre><|\x00|\x1b", page)
-    # in the title, heading, configuration and sample, and twice in the name of a number
-    assert page.count("&lt;script&gt;") == 6
+    # in the title, heading, configuration and sample, and in the name of a number
+    assert page.count("&lt;script&gt;") == 5
     addresses = set(re.findall(r'https?://[^"\s<]+', page))
     assert addresses == {
         "http://www.w3.org/2000/svg",
@@ -189,18 +190,32 @@ def test_a_run_without_evaluations_or_without_any_line_has_a_page(tmp_path: Path
     page = page_of(run)
     assert "Evaluations" not in page
     assert "<h3>Loss</h3>" not in page
-    assert "<h3>Learning rate</h3>" in page
+    assert "<dt>Learning rate</dt>" in page
 
 
-def test_a_single_evaluation_is_drawn_as_a_point(unfinished_page: str) -> None:
-    panel = unfinished_page.partition("<h3>Perplexity</h3>")[2].partition("</figure>")[0]
-    assert len(re.findall(r"<use [^>]*style=\"fill: #0b84d8", panel)) == 1
+def test_what_was_measured_once_is_a_number_and_no_chart(unfinished_page: str) -> None:
+    assert "<dt>Perplexity</dt><dd>16.42</dd>" in unfinished_page
+    assert "<h3>Perplexity</h3>" not in unfinished_page
+    panel = unfinished_page.partition("<h3>Loss</h3>")[2].partition("</figure>")[0]  # beside the training loss
+    assert len(re.findall(r"<use [^>]*style=\"fill: #d55e00", panel)) == 2  # the point, and its sign in the legend
+
+
+def test_an_empty_sample_says_so(run: RunFolder) -> None:
+    run.write_summary(SUMMARY)
+    run.write_samples([{"temperature": 0, "seed": 0, "text": " \n"}, {"temperature": 0.8, "seed": 0, "text": "once"}])
+    said = page_of(run).partition("<h2>Samples</h2>")[2].partition("<h2>")[0]
+    assert re.findall(r"<b>(.*?)</b>|<pre>(.*?)</pre>|(Empty: .*?)<", said) == [
+        ("greedy", "", ""),
+        ("", "", "Empty: the model wrote nothing that can be seen."),
+        ("temperature 0.8, seed 0", "", ""),
+        ("", "once", ""),
+    ]
 
 
 def test_the_highest_and_the_lowest_of_many_layers_are_named(run: RunFolder) -> None:
     layers = [[float(layer)] for layer in range(1, 33)]
     run.append({"step": 400, "tokens": 40_000, "query_norm": layers})
-    assert "last: layer 31 32, layer 0 1<" in page_of(run)
+    assert "<dd>layer 31 32, layer 0 1<" in page_of(run)
 
 
 def test_a_long_run_is_thinned_while_it_is_read(tmp_path: Path) -> None:

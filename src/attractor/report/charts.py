@@ -7,13 +7,12 @@ numbers.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import chain, count
-from math import isfinite
+from itertools import chain, count, product
 from operator import attrgetter
 
-from attractor.report.curves import Curves, by_place, over_heads, profiles, trajectories, trajectory
+from attractor.report.curves import Curves, by_place, over_heads, profiles, trajectories
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.legs import SPEED
 from attractor.runs.study_record import stored_loss_unit
@@ -34,59 +33,62 @@ class Chart:
     panels: dict[str, Curves]
     frames: dict[str, Frame]  # the vertical range of each panel
     in_factors: bool = False  # True for a logarithmic scale
+    numbers: Mapping[str, Curves] = field(default_factory=dict)  # the panels that would have a single place
+    folded: bool = False  # True where the page shows it on request alone
 
     @property
     def of_layers(self) -> bool:
         return self.x_label not in ("tokens", "steps", "tokens or seconds")
 
 
-@dataclass(frozen=True)
-class Trace:
-    """A number that was measured repeatedly during training."""
-
-    name: str  # in a summary's trajectories
-    title: str
-    y_label: str
-    remark: str = ""
-
-
-TRACES = (
-    Trace("gate", "Opening of the gate", "|tanh gamma|"),
-    Trace(
-        "slow_memory",
-        "Memory of the slow state",
-        "tokens",
-        "A slow path that attends only to itself has the memory of one block.",
-    ),
-    Trace(
-        "residual",
-        "Distance of Post to its equilibrium",
-        "|F(z) - z| / |z|",
-        "The distance is that of the last evaluation in each round.",
-    ),
-    Trace(
-        "contraction",
-        "Growth of an iteration of Post",
-        "factor",
-        "Plain iteration converges where the factor lies below 1.",
-    ),
-    Trace("max_logit", "Largest logit of attention on the probe", "logit"),
-    Trace("logit_change", "Change of the probe's logits since the previous measurement", "mean change"),
+TITLES = {  # with the unit; other numbers are titled by their names
+    "loss": ("Loss", "nats"),
+    "gain": ("Context gain", "nats"),
+    "lr": ("Learning rate", ""),
+    "grad_norm": ("Gradient norm before clipping", ""),
+    "param_norm": ("Norm of all parameters", ""),
+    "max_logit": ("Largest logit on the probe", ""),
+    "logit_change": ("Change of the probe's logits", ""),
+    "gate": ("Gate of the slow path", "tanh gamma"),
+    "fast_entropy": ("Entropy of attention, fast path", "nats"),
+    "slow_entropy": ("Entropy of attention, slow path", "nats"),
+    "fast_change": ("Change by the fast blocks", "|block(x) - x| / |x|"),
+    "slow_change": ("Change by the slow blocks", "|block(x) - x| / |x|"),
+    "slow_memory": ("Memory of the slow state", "tokens"),
+    "residual": ("Distance of Post to its equilibrium", "|F(z) - z| / |z|"),
+    "contraction": ("Growth of an iteration of Post", "factor"),
+    "tokens_per_second": ("Speed, mean since the start", "tokens per second"),
+}
+# What is measured repeatedly during training, by its name in a summary's trajectories, with a remark.
+TRACES = {
+    "gate": "The sign of a gate means nothing, so that its size is drawn.",
+    "slow_memory": "A slow path that attends only to itself has the memory of one block.",
+    "residual": "The distance is that of the last evaluation in each round.",
+    "contraction": "Plain iteration converges where the factor lies below 1.",
+    "max_logit": "",
+    "logit_change": "",
+}
+SEEDS = (
+    "Each line is the mean over seeds. Its band reaches from the lowest seed to the highest; fewer than four are dots."
 )
-SEEDS = "Each line is the mean over seeds, and its band reaches from the lowest seed to the highest."
-INTERVAL = "Each line is the mean over seeds with its 95% t interval as a band; a single seed has no interval."
+HEADS = (
+    "Each line is the mean over all heads of one run, that of the first seed, and its band reaches from the lowest "
+    "head to the highest."
+)
 
 
 @lru_cache(maxsize=1)
 def charts(judged: JudgedStudy) -> tuple[Chart, ...]:
     """Return the charts for which the record has the numbers; pictures and page ask for the same ones."""
-    makers = (_losses, _layered, _traced, _by_head)
+    makers = (_losses, _layered, _traced)
     made: dict[str, Chart] = {}
     for chart in (chart for make in makers for chart in make(judged)):
         # Two titles may differ in signs or letters that names do not have.
         names = chain([chart.name], (f"{chart.name}-{n}" for n in count(2)))
         name = next(name for name in names if name not in made)
-        made[name] = replace(chart, name=name)
+        numbers = {column: curves for column, curves in chart.panels.items() if max(map(len, curves.values())) == 1}
+        panels = {column: curves for column, curves in chart.panels.items() if column not in numbers}
+        made[name] = replace(chart, name=name, panels=panels, numbers=numbers)
     return tuple(made.values())
 
 
@@ -133,9 +135,7 @@ def _in_seconds(judged: JudgedStudy, curves: Curves) -> Curves:
     """Return the curves over the seconds that each row's mean throughput takes for their tokens."""
     speeds = {row: judged.spread(row, "", SPEED).mean for row in curves}
     return {
-        row: [(tokens / speed, mean, low, high) for tokens, mean, low, high in curves[row]]
-        for row, speed in speeds.items()
-        if speed
+        row: [(tokens / speed, *values) for tokens, *values in curves[row]] for row, speed in speeds.items() if speed
     }
 
 
@@ -151,54 +151,30 @@ def _layered(judged: JudgedStudy) -> Iterator[Chart]:
 
 
 def _traced(judged: JudgedStudy) -> Iterator[Chart]:
-    for trace in TRACES:
-        panels = _by_column(judged, lambda column, of=trace: trajectories(judged, of.name, column))  # type: ignore[misc]
+    """Return the charts of what was measured over steps; those about logits are folded unless the study is on them."""
+    on_logits = any("logit" in quantity.path for quantity in judged.design.quantities)
+    kinds = (("trajectory", "", trajectories, SEEDS), ("heads", ", over heads", over_heads, HEADS))
+    for (kind, over, curves_of, how), (name, remark) in product(kinds, TRACES.items()):
+        panels = _by_column(judged, lambda column, of=curves_of, name=name: of(judged, name, column))  # type: ignore[misc]
         if panels:
-            frames = {column: _of_seeds(judged, trace, column) for column in panels}
-            in_factors = _wide(frames)
+            frames = {column: _extremes(curves) for column, curves in panels.items()}
+            in_factors, (title, unit) = _wide(frames), TITLES[name]
             yield Chart(
-                f"trajectory-{slug(trace.name)}",
-                trace.title,
-                " ".join(filter(None, (f"{_at_each_step(trace.title)} {INTERVAL}", trace.remark))),
+                f"{kind}-{slug(name)}",
+                title + over,
+                f"The figure shows the {title[:1].lower()}{title[1:]} at each step. {how} {remark}".strip(),
                 "steps",
-                trace.y_label,
+                unit or name.replace("_", " "),
                 panels,
                 {column: _with_margin(*frame, in_factors) for column, frame in frames.items()},
                 in_factors,
+                folded="logit" in name and not on_logits,
             )
-
-
-def _by_head(judged: JudgedStudy) -> Iterator[Chart]:
-    for trace in TRACES:
-        panels = _by_column(judged, lambda column, of=trace: over_heads(judged, of.name, column))  # type: ignore[misc]
-        if panels:
-            title = f"{trace.title}, over heads"
-            caption = (
-                f"{_at_each_step(trace.title)} Each line is the mean over all heads of one run, that of the first "
-                "seed, and its band reaches from the lowest head to the highest."
-            )
-            frames = {column: _extremes(curves) for column, curves in panels.items()}
-            in_factors = _wide(frames)
-            margins = {column: _with_margin(*frame, in_factors) for column, frame in frames.items()}
-            name = f"heads-{slug(trace.name)}"
-            yield Chart(name, title, caption, "steps", trace.y_label, panels, margins, in_factors)
-
-
-def _at_each_step(title: str) -> str:
-    return f"The figure shows the {title[:1].lower()}{title[1:]} at each step."
 
 
 def _by_column(judged: JudgedStudy, of: Callable[[str], Curves]) -> dict[str, Curves]:
-    panels = {column: of(column) for column in judged.design.columns}
+    panels = {judged.place(column): of(column) for column in judged.design.columns}
     return {column: curves for column, curves in panels.items() if curves}
-
-
-def _of_seeds(judged: JudgedStudy, trace: Trace, column: str) -> Frame:
-    """Return the range of the seeds' own values, since the interval of two seeds may be many times as wide."""
-    outcomes = [outcome for cell in judged.record.column(column) for outcome in cell.outcomes]
-    values = [value for outcome in outcomes for _, value in trajectory(outcome, trace.name)]
-    finite = [value for value in values if value is not None and isfinite(value)]
-    return min(finite), max(finite)
 
 
 def _late(curves: Curves) -> Curves:

@@ -1,55 +1,48 @@
 """The numbers of a study's curves and profiles: for each row a mean over seeds at each place."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
-from attractor.report.judged_study import JudgedStudy, Spread
-from attractor.runs.quantity import Quantity
+from attractor.report.judged_study import JudgedStudy
+from attractor.runs.quantity import MEAN, Quantity
 from attractor.runs.study_record import Outcome
-from attractor.verdict.intervals import mean_interval
 
-Point = tuple[float, float, float, float]  # place, mean, and the ends of the band
+FEWEST = 4  # seeds whose band or interval is drawn; of fewer, each is a dot
+Point = tuple[float, ...]  # place, mean and the ends of the band, followed by the values of the seeds that are dots
 Curves = dict[str, list[Point]]  # by row
 
 
-def _extremes(place: int, values: list[float]) -> Point:
+def _extremes(place: int, values: Sequence[float]) -> Point:
     return place, sum(values) / len(values), min(values), max(values)
 
 
-def by_place(
-    judged: JudgedStudy,
-    column: str,
-    numbers: Callable[[Outcome], Sequence[tuple[int, Any]]],
-    point: Callable[[int, list[float]], Point] = _extremes,
-) -> Curves:
-    """Return the curves at the places where every seed has a number, since a mean over fewer seeds would jump.
-
-    By default the band goes from the lowest seed to the highest.
-    """
+def by_place(judged: JudgedStudy, column: str, numbers: Callable[[Outcome], Sequence[tuple[int, Any]]]) -> Curves:
+    """Return the curves at the places where every measured seed has a number: a mean over fewer seeds would jump."""
     curves: Curves = {}
     for row in judged.design.rows:
-        outcomes = judged.cell(row, column).outcomes
+        measured = list(filter(None, map(numbers, judged.cell(row, column).outcomes)))
         by_place: dict[int, list[float]] = {}
-        for outcome in outcomes:
-            for place, value in numbers(outcome):
-                if value is not None and math.isfinite(value):  # a stored record has null for NaN and infinity
-                    by_place.setdefault(place, []).append(value)
+        for place, value in chain.from_iterable(measured):
+            if value is not None and math.isfinite(value):  # a stored record has null for NaN and infinity
+                by_place.setdefault(place, []).append(value)
+        complete = {place: values for place, values in sorted(by_place.items()) if len(values) == len(measured)}
         curves[row] = [
-            point(place, values) for place, values in sorted(by_place.items()) if len(values) == len(outcomes)
+            (*_extremes(place, values), *(values if 1 < len(values) < FEWEST else ()))
+            for place, values in complete.items()
         ]
     return {row: curve for row, curve in curves.items() if curve}
 
 
 def trajectories(judged: JudgedStudy, name: str, column: str) -> Curves:
-    """Return a repeatedly measured number of a run against its steps; the band is the 95% t interval over seeds."""
-    return by_place(judged, column, lambda outcome: trajectory(outcome, name), _confidence)
+    """Return a repeatedly measured number of a run against its steps. The sign of a gate means nothing."""
 
+    def values(outcome: Outcome) -> list[tuple[int, Any]]:
+        measurements = outcome.summary.get("trajectories", {}).get(name, ())
+        return [(step, abs(value) if name == "gate" else value) for step, value in measurements]
 
-def trajectory(outcome: Outcome, name: str) -> list[tuple[int, Any]]:
-    """Return the steps and the measured values. A gate counts with its size, since its sign means nothing."""
-    measurements = outcome.summary.get("trajectories", {}).get(name, ())
-    return [(step, abs(value) if name == "gate" else value) for step, value in measurements]
+    return by_place(judged, column, values)
 
 
 def over_heads(judged: JudgedStudy, name: str, column: str) -> Curves:
@@ -65,23 +58,10 @@ def over_heads(judged: JudgedStudy, name: str, column: str) -> Curves:
 
 
 def profiles(judged: JudgedStudy, headline: Quantity, column: str) -> Curves:
-    """Return a quantity against the layers; the band goes from the lowest seed to the highest."""
-    by_row = {row: _profile(judged, row, headline, column) for row in judged.design.rows}
-    return {row: profile for row, profile in by_row.items() if profile}
+    """Return a quantity that has a value for each layer against the layers."""
 
+    def values(outcome: Outcome) -> list[tuple[int, Any]]:
+        of_layers = headline.value(outcome) if headline.layer == MEAN else None
+        return list(enumerate(of_layers)) if isinstance(of_layers, list | tuple) else []
 
-def _profile(judged: JudgedStudy, row: str, headline: Quantity, column: str) -> list[Point]:
-    spreads: Iterable[Spread] = (judged.spread(row, column, layer) for layer in judged.layers(headline))
-    return [
-        _extremes(layer, list(spread.by_seed.values()))
-        for layer, spread in enumerate(spreads)
-        if spread.mean is not None and math.isfinite(spread.mean)
-    ]
-
-
-def _confidence(place: int, values: list[float]) -> Point:
-    """Return the mean with its interval; a single seed has none, so its band has no width."""
-    interval = mean_interval(values)
-    if interval.low is None or interval.high is None:
-        return place, interval.mean, interval.mean, interval.mean
-    return place, interval.mean, interval.low, interval.high
+    return by_place(judged, column, values)

@@ -109,10 +109,12 @@ class VerdictPart:
     place: str
     words: str
     numbers: str = ""
+    command: str = ""  # what to run next
 
     @property
     def text(self) -> str:
-        return " ".join(filter(None, (self.place, self.words))) + (f", {self.numbers}" if self.numbers else "")
+        said = " ".join(filter(None, (self.place, self.words))) + (f", {self.numbers}" if self.numbers else "")
+        return said + (f": {self.command}" if self.command else "")
 
 
 @dataclass(frozen=True)
@@ -279,14 +281,17 @@ class JudgedStudy:
             return difference
         return replace(difference, verdict=verdict)
 
-    def _comparison(self, row: str, column: str, measure: Quantity) -> Comparison:
+    def paired(self, row: str, column: str, measure: Quantity) -> tuple[float, ...]:
+        """Return the differences (1), as they are compared; nothing for a row that cannot be paired."""
         of, against = (self.cell(name, column).compared(measure) for name in (row, self.design.baseline))
-        unpaired = self.unpaired(row, column)
-        paired = of.keys() & against.keys() and not unpaired
-        numbers = tuple(seed_differences(of, against).values()) if paired else ()  # (1)
-        obstacle = ""
+        has_pairs = of.keys() & against.keys() and not self.unpaired(row, column)
+        return tuple(seed_differences(of, against).values()) if has_pairs else ()
+
+    def _comparison(self, row: str, column: str, measure: Quantity) -> Comparison:
+        numbers, obstacle = self.paired(row, column, measure), ""
         if not numbers:
-            absent = "" if of else "Not measured." if self.cell(row, column).outcomes else "Not run."
+            cell, unpaired = self.cell(row, column), self.unpaired(row, column)
+            absent = "" if cell.compared(measure) else "Not measured." if cell.outcomes else "Not run."
             obstacle = absent or (f"{unpaired}." if unpaired else f"No seed in common with '{self.design.baseline}'.")
         elif not all(map(math.isfinite, numbers)):
             obstacle = "A run diverged, or a ratio has a value of 0."
@@ -386,15 +391,16 @@ class JudgedStudy:
         n_further = n_seeds - len(known)
         steps = []
         if any(column.sensitive is False for column in self.sensitivity.values()):
-            steps.append(
-                "where the setting is not sensitive, run more seeds, train for more steps, or use a larger model"
-            )
+            advice = "where the setting is not sensitive, run more seeds, train for more steps, or use a larger model"
+            steps.append(VerdictPart("next", "", advice))
         if command and self.at_looks is not None and (n_left := len(list(self.at_looks.wanted()))):
-            steps.append(f"the same command goes on, with {n_left} run{'s' * (n_left > 1)} to do at most: {command}")
+            words = f"the same command goes on, with {n_left} run{'s' * (n_left > 1)} to do at most"
+            steps.append(VerdictPart("next", "", words, command=command))
         elif n_further > 0 and command:
-            further = with_seeds(command, self.design.seeds, n_seeds, only_new=self.at_looks is not None)
-            steps.append(f"{n_further} further seed{'s' * (n_further > 1)}: {further}")
-        return [VerdictLine("What next", tuple(VerdictPart("next", "", step) for step in steps))] if steps else []
+            further = with_seeds(command, self.design.seeds, n_seeds, self.at_looks is not None, as_range=True)
+            words = f"{n_further} further seed{'s' * (n_further > 1)}"
+            steps.append(VerdictPart("next", "", words, command=further))
+        return [VerdictLine("What next", tuple(steps))] if steps else []
 
     def more_parameters(self, row: str) -> str:
         remarks = {

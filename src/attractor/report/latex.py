@@ -1,20 +1,26 @@
-"""Write a judged study for a paper: its tables with booktabs, and a LaTeX macro for every number.
+"""Write a judged study for a paper: its tables with booktabs, and a name for every number.
 
-A paper with \\input{numbers} writes \\attractorCoupledEulerEncyclopedicPerplexity{} and never a stale digit. A macro is
-named for row, column and quantity, with an ending such as Sd, N, Difference, DifferenceLow, P or Published.
+A paper with \\input{numbers} writes \\attractor{coupled-euler web perplexity} and never a stale digit. The name holds
+row, column and quantity, with an ending such as sd, n, difference, difference low, p or published.
 """
 
 import math
 import re
 from collections.abc import Iterator
+from itertools import chain, count
 
 from attractor.console import with_prefix
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.study_table import StudyTable, TableCell, digits_of, published, shown, tables
 from attractor.runs.quantity import CONTEXT_GAIN, Quantity
-from attractor.verdict.words import latex_escaped, latex_number, latex_table, shown_p, with_sign
+from attractor.verdict.words import latex_escaped, latex_number, latex_table, on_one_line, shown_p, with_sign
 
-DIGITS = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
+MOST_WORDS = 30  # of a caption
+MACROS = (  # a second study may bring them, too, but no number of the same name
+    r"\providecommand{\attractornumber}[2]{\expandafter\newcommand\csname attractor #1\endcsname{#2}}",
+    r"\providecommand{\attractor}[1]{\ifcsname attractor #1\endcsname\csname attractor #1\endcsname"
+    r"\else\errmessage{no number is named #1}\fi}",
+)
 
 
 def in_latex(judged: JudgedStudy) -> str:
@@ -25,8 +31,13 @@ def in_latex(judged: JudgedStudy) -> str:
 
 
 def table_in_latex(table: StudyTable, label: str) -> str:
-    return latex_table(
-        f"{latex_escaped(table.title)}. {latex_escaped(' '.join(table.caption))}",
+    """Return a table. Its caption has the title and as many notes as fit; the others stand before it as comments."""
+    title, notes = " ".join(table.title.split()[:MOST_WORDS]) + ".", list(table.caption)
+    while notes and len(f"{title} {notes[0]}".split()) <= MOST_WORDS:
+        title += f" {notes.pop(0)}"
+    comments = "".join(f"% {on_one_line(note)}\n" for note in notes)
+    return comments + latex_table(
+        latex_escaped(title),
         re.sub("[^A-Za-z0-9:-]", "-", label),
         [latex_escaped(heading) for heading in table.headings],
         [[_entry(entry) for entry in row] for row in table.rows],
@@ -36,57 +47,51 @@ def table_in_latex(table: StudyTable, label: str) -> str:
 
 
 def numbers(judged: JudgedStudy) -> str:
-    """Return a file with a macro for every number of the study."""
+    """Return a file with a name for every number of the study."""
     lines = [
-        f"% {judged.design.name}, {judged.design.scale}: \\input this file, and write a macro with {{}} behind it.",
-        *(f"\\newcommand{{\\{name}}}{{{value}}}" for name, value in macros(judged).items()),
+        f"% {judged.design.name}, {judged.design.scale}: \\attractor{{NAME}} is the number of that name",
+        *MACROS,
+        *(f"\\attractornumber{{{name}}}{{{value}}}" for name, value in named_numbers(judged).items()),
     ]
     return "\n".join(lines) + "\n"
 
 
-def macros(judged: JudgedStudy) -> dict[str, str]:
+def named_numbers(judged: JudgedStudy) -> dict[str, str]:
+    """Return the numbers by name. A label keeps the signs that nobody's LaTeX takes for its own."""
     by_name: dict[str, str] = {}
     for words, value in _numbers(judged):
-        name = "attractor" + "".join(map(in_letters, words))
+        name = " ".join(re.sub(r"[^A-Za-z0-9.,+/-]", " ", " ".join(words)).split())
         by_name[_unused(name, by_name)] = value
     return by_name
 
 
-def in_letters(text: str) -> str:
-    """Write a text in letters alone, as macros need: `coupled-euler` is CoupledEuler, and `n=3` is NThree."""
-    spelled = re.sub("[0-9]", lambda digit: f" {DIGITS[int(digit[0])]} ", text.replace(".", " point "))
-    return "".join(word[0].upper() + word[1:] for word in re.findall("[A-Za-z]+", spelled))
-
-
 def _unused(name: str, taken: dict[str, str]) -> str:
-    """Return a name that is not taken: a second label that differs only in signs ends in Two."""
-    candidate, number = name, 1
-    while candidate in taken:
-        number += 1
-        candidate = name + in_letters(str(number))
-    return candidate
+    """Return a name that is not taken: a second label that differs only in signs ends in 2."""
+    names = chain([name], (f"{name} {number}" for number in count(2)))
+    return next(candidate for candidate in names if candidate not in taken)
 
 
 def _numbers(judged: JudgedStudy) -> Iterator[tuple[tuple[str, ...], str]]:
     design = judged.design
     for column in design.columns:
+        place = judged.place(column)
         for row in design.rows:
             for headline in judged.headlines:
                 for measure in (headline, *judged.layers(headline)):
                     for ending, value in _of_place(judged, row, column, measure):
                         name = measure.name if measure == headline else measure.title
-                        yield (row, column, name, *ending), value
+                        yield (row, place, name, *ending), value
             parameters = judged.n_parameters(row, column)
             if parameters:
-                yield (row, column, "parameters"), with_prefix(parameters)
+                yield (row, place, "parameters"), with_prefix(parameters)
             gain = judged.spread(row, column, CONTEXT_GAIN).mean
             if judged.sensitivity and gain is not None and math.isfinite(gain):
-                yield (row, column, "context gain"), _plain(f"{gain:.3f}")
+                yield (row, place, "context gain"), _plain(f"{gain:.3f}")
         gap = judged.sensitivity[column].interval if column in judged.sensitivity else None
         if gap is not None and math.isfinite(gap.mean):
             for end, bound in (("", gap.mean), ("low", gap.low), ("high", gap.high)):
                 if bound is not None:
-                    yield (column, "control gap", end), _plain(f"{bound:.3f}")
+                    yield (place, "control gap", end), _plain(f"{bound:.3f}")
 
 
 def _of_place(judged: JudgedStudy, row: str, column: str, measure: Quantity) -> Iterator[tuple[tuple[str, ...], str]]:

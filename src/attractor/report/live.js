@@ -27,23 +27,54 @@ function say(text) {
   gone.hidden = false;
 }
 
-function address(row) {
-  return row.querySelector("a").getAttribute("href");
+// Of the list alone: shows the runs with all words that are sought, ticks those that are chosen, and links to them.
+const search = document.querySelector("input[type=search]");
+const chosen = new Set();
+
+function arrange() {
+  if (!search) return;
+  const words = search.value.toLowerCase().split(/\s+/);
+  for (const { rows: [study, ...runs] } of document.querySelectorAll("main tbody")) {
+    for (const run of runs) {
+      const text = `${study.textContent} ${run.textContent}`.toLowerCase();
+      run.hidden = !words.every((word) => text.includes(word));
+      run.querySelector("input").checked = chosen.has(run.dataset.key);
+    }
+    study.hidden = runs.every((run) => run.hidden);
+  }
+  const overlay = document.querySelector(".overlay");
+  overlay.hidden = !chosen.size;
+  overlay.textContent = `Overlay ${chosen.size} run${chosen.size === 1 ? "" : "s"}`;
+  overlay.href = `/overlay?${[...chosen].map((address) => address.replace("/run/", "run=")).join("&")}`;
+}
+
+search?.addEventListener("input", arrange);
+document.addEventListener("change", ({ target }) => {
+  if (target.type !== "checkbox") return;
+  chosen[target.checked ? "add" : "delete"](target.value);
+  arrange();
+});
+
+function nameOf(element) {
+  return element?.getAttribute("href") ?? element?.value;
 }
 
 function put(page) {
   const open = [...document.querySelectorAll("details")].map((details) => details.open);
-  const focused = document.activeElement?.getAttribute("href");
+  const focused = nameOf(document.activeElement);
   document.querySelector("header").replaceWith(page.querySelector("header"));
   const [main, added] = [document.querySelector("main"), page.querySelector("main")];
   if ("part" in added.dataset) {
-    const rows = new Map([...main.querySelectorAll("tbody tr")].map((row) => [address(row), row]));
-    for (const row of added.querySelectorAll("tbody tr")) rows.get(address(row)).replaceWith(row);
+    const rows = new Map([...main.querySelectorAll("tbody tr")].map((row) => [row.dataset.key, row]));
+    for (const row of added.querySelectorAll("tbody tr")) rows.get(row.dataset.key).replaceWith(row);
     main.dataset.look = added.dataset.look;
   } else main.replaceWith(added);
   document.title = page.title;
   document.querySelectorAll("details").forEach((details, i) => { details.open = open[i] ?? details.open; });
-  if (focused) [...document.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
+  arrange();
+  if (focused && document.activeElement === document.body) {
+    [...document.querySelectorAll("main a, main input, .back a")].find((one) => nameOf(one) === focused)?.focus();
+  }
 }
 
 look();

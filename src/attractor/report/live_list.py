@@ -5,9 +5,12 @@ that were added to its metrics are read. A run that is damaged shows as such, an
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,16 +19,19 @@ from markupsafe import Markup
 
 from attractor.console import in_time, with_prefix
 from attractor.errors import InputError
-from attractor.report.page import fill, show, verbatim
-from attractor.report.run_figure import small_line
+from attractor.report.canvas import as_svg
+from attractor.report.page import fill, show
+from attractor.report.run_figure import overlaid, small_line
 from attractor.runs.appended_lines import AddedLines
 from attractor.runs.index import DAMAGED
 from attractor.runs.run_folder import CONFIG, METRICS, SEAL, SUMMARY, RunFolder, run_paths
-from attractor.runs.study_record import stored_loss_unit
+from attractor.runs.study_record import STUDY_FILE, stored_loss_unit, study_runs
 
 ORDER = ("running", DAMAGED, "not begun", "interrupted", "finished")
 FILES = (CONFIG, METRICS, SUMMARY, SEAL)  # what a line of the list is made of
+REPORT = "report.html"
 Version = tuple[int, int, int] | None
+Values = list[tuple[int, float | None]]  # by step; None is a value that was not finite
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ class RunLine:
     numbers: dict[str, str] = field(default_factory=dict)
     curve: str = ""
     remark: str = ""
+    study: str | None = None  # the path of the folder of the study that it belongs to; that of several is the first
+    report: str = ""  # the address of the study's report, where it has one
 
     @property
     def address(self) -> str:
@@ -66,23 +74,46 @@ def version_of(path: Path) -> Version:
 
 class WatchedFolder:
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.root = folder, folder.resolve()
         self.runs: dict[str, WatchedRun] = {}
 
     def look(self) -> list[RunLine]:
-        """Return the line of every run: running ones first, and within a state the latest first."""
-        paths = {"/".join(path.relative_to(self.folder).parts): path for path in self._inside()}
+        """Return the line of every run: running ones first, within a state the latest first, and studies together."""
+        paths = {self._key(path): path for path in run_paths(self.folder, skip_unreadable=True) if self.holds(path)}
         self.runs = {key: self.runs.get(key) or WatchedRun(key, path) for key, path in paths.items()}
-        lines = [run.look() for run in self.runs.values()]
-        return sorted(lines, key=lambda line: (ORDER.index(line.state), -line.begun, line.key))
+        studies = self._studies()
+        lines = [replace(run.look(), **studies.get(self.root / key, {})) for key, run in self.runs.items()]
+        lines.sort(key=lambda line: (ORDER.index(line.state), -line.begun, line.key))
+        first = {line.study: rank for rank, line in reversed(list(enumerate(lines)))}
+        return sorted(lines, key=lambda line: first[line.study])
 
-    def _inside(self) -> Iterator[Path]:
-        """Yield every run's folder, except those that a link leads to outside of the watched folder."""
-        root = self.folder.resolve()
-        for path in run_paths(self.folder, skip_unreadable=True):
-            with suppress(OSError):  # a folder that was removed meanwhile
-                if path.resolve().is_relative_to(root):
-                    yield path
+    def _key(self, path: Path) -> str:
+        return "/".join(path.relative_to(self.folder).parts)
+
+    def holds(self, path: Path) -> bool:
+        """Whether a path lies in the watched folder, and no link leads out of it."""
+        with suppress(OSError):  # it was removed meanwhile
+            return path.resolve().is_relative_to(self.root)
+        return False
+
+    def _studies(self) -> dict[Path, dict[str, Any]]:
+        """Return for each run of a study in this folder, or in a folder of it, which study that is."""
+        studies: dict[Path, dict[str, Any]] = {}
+        for file in sorted(path for name in (STUDY_FILE, f"*/{STUDY_FILE}") for path in self.folder.glob(name)):
+            key, report = self._key(file.parent), file.with_name(REPORT)
+            address = f"/report/{quote(key, errors='surrogateescape')}"
+            of_study = {"study": key, "report": address if report.is_file() and self.holds(report) else ""}
+            for path in planned_runs(file.parent, version_of(file)):
+                studies.setdefault(path, of_study)
+        return studies
+
+
+@lru_cache(maxsize=1024)
+def planned_runs(study: Path, _version: Version) -> list[Path]:
+    """Return the folders of a study's runs, read anew with each version of its plan; none where that is damaged."""
+    with suppress(InputError, OSError):
+        return [path for by_seed in study_runs(study)[1].values() for path in by_seed.values()]
+    return []
 
 
 class WatchedRun:
@@ -95,8 +126,8 @@ class WatchedRun:
         self.version: tuple[Version, ...] = ()
         self.n_lines = 0
         self.latest: dict[str, Any] = {}
-        self.losses: list[float | None] = []
-        self.best: float | None = None
+        self.losses: Values = []
+        self.evaluated: Values = []
 
     def look(self) -> RunLine:
         """Return the line of the run. A finished run is read again only when its files have changed."""
@@ -109,10 +140,9 @@ class WatchedRun:
         name = legible(self.path.name)
         try:
             return self._look()
-        except InputError as error:
-            return RunLine(self.key, name, DAMAGED, remark=str(error))
         except Exception as error:  # any content may stand in a damaged file
-            return RunLine(self.key, name, DAMAGED, remark=f"it cannot be read: {type(error).__name__}: {error}")
+            unforeseen = "" if isinstance(error, InputError) else f"it cannot be read: {type(error).__name__}: "
+            return RunLine(self.key, name, DAMAGED, remark=f"{unforeseen}{error}")
 
     def _look(self) -> RunLine:
         run = RunFolder.open(self.path)
@@ -122,10 +152,11 @@ class WatchedRun:
         step, n_steps = summary.get("steps", self.latest.get("step", 0)), run.config.get("n_steps")
         unit = stored_loss_unit(summary, run.config)
         speed = summary.get("tokens_per_second", self.latest.get("tokens_per_second"))
+        finite = [loss for _, loss in self.evaluated if loss is not None]
         numbers = {
             "step": f"{step:,}" + (f" of {n_steps:,}" if n_steps else ""),
-            "loss": _loss(self.losses[-1]) if self.losses else "",
-            "best validation": "" if self.best is None else f"{_loss(self.best)} {unit}",
+            "loss": _loss(self.losses[-1][1]) if self.losses else "",
+            "best validation": f"{_loss(min(finite))} {unit}" if finite else "",
             "speed": f"{with_prefix(speed)} tok/s" if speed else "",
             "time left": self._time_left(run, n_steps, speed) if state == "running" else "",
         }
@@ -138,14 +169,14 @@ class WatchedRun:
             (self.path / "config.json").stat().st_mtime,
             min(1.0, step / n_steps) if n_steps else None,
             numbers,
-            small_line(self.losses, f"loss of {label} by step"),
+            small_line([loss for _, loss in self.losses], f"loss of {label} by step"),
         )
 
     def _follow(self, run: RunFolder) -> None:
         """Read the lines that were added to the metrics, or all of them where a resumed run wrote them anew."""
         lines = self.added.read()
         if self.added.rewritten:
-            self.n_lines, self.latest, self.losses, self.best = 0, {}, [], None
+            self.n_lines, self.latest, self.losses, self.evaluated = 0, {}, [], []
         try:
             if self.added.rewritten and not run.lacks_only_its_summary:  # such a run was interrupted while it finished
                 run.refuse_altered()
@@ -156,10 +187,9 @@ class WatchedRun:
         self.n_lines += len(lines)
         for record in records:
             self.latest |= {name: record[name] for name in ("step", "tokens", "tokens_per_second") if name in record}
-            if "loss" in record:
-                self.losses.append(record["loss"])
-            if record.get("valid_loss") is not None:
-                self.best = min(record["valid_loss"], self.best if self.best is not None else record["valid_loss"])
+            for name, values in (("loss", self.losses), ("valid_loss", self.evaluated)):
+                if name in record:
+                    values.append((record["step"], record[name]))
 
     def _time_left(self, run: RunFolder, n_steps: int | None, speed: float | None) -> str:
         """Return the time for the tokens that are left, at the speed so far, without evaluations and checkpoints."""
@@ -173,20 +203,35 @@ def _loss(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.3f}"
 
 
-def render_list(
-    folder: Path, lines: list[RunLine], new: list[RunLine], n_looks: int, script: Markup, policy: str
-) -> str:
+def render_list(folder: Path, lines: list[RunLine], new: list[RunLine], n_looks: int, live: Mapping[str, Any]) -> str:
     """Return the page of the list, with the new lines alone: the page that a browser shows has the others."""
     counts = {state: sum(line.state == state for line in lines) for state in ORDER}
     return fill(
         "live_list.html.j2",
-        style=verbatim("page.css", "study_page.css", "live.css"),
-        script=script,
-        policy=policy,
         folder=legible(folder),
         counts={state: count for state, count in counts.items() if count},
-        lines=new,
+        studies=[
+            ("Single runs" if key is None else legible(key or folder.name), list(of_study))
+            for key, of_study in groupby(new, attrgetter("study"))
+        ],
         is_part=len(new) < len(lines),
         n_looks=n_looks,
         headings=("step", "loss", "best validation", "speed", "time left"),
+        **live,
     )
+
+
+def render_overlay(runs: Mapping[str, WatchedRun], n_chosen: int, live: Mapping[str, Any]) -> str:
+    """Return the page that draws the losses of runs, by label, over each other: of the first that were chosen."""
+    kinds = {"training loss": attrgetter("losses"), "validation loss": attrgetter("evaluated")}
+    curves = {kind: {label: values_of(run) for label, run in runs.items()} for kind, values_of in kinds.items()}
+    drawn = [as_svg(overlaid(of_runs, "step", kind), kind.replace(" ", "-"), kind) for kind, of_runs in curves.items()]
+    title = f"{len(runs)} run{'s' * (len(runs) != 1)}" + f" of {n_chosen}" * (n_chosen > len(runs))
+    remark = "" if runs else "Tick runs in the list of all runs."
+    return render_page("Overlay", title, remark, drawn if runs else (), live)
+
+
+def render_page(kicker: str, title: str, remark: str, drawings: Iterable[str], live: Mapping[str, Any]) -> str:
+    """Return a page with a remark and drawings."""
+    figures = list(map(Markup, drawings))
+    return fill("live_page.html.j2", kicker=kicker, title=title, remark=remark, figures=figures, **live)

@@ -1,24 +1,36 @@
 """The server behind `attractor watch`: pages of runs for a browser on this machine, which only reads.
 
 It listens on 127.0.0.1 and nowhere else. It answers only requests that name it by this address or as localhost, so that
-no web page can reach it under a name of its own (DNS rebinding). It serves the list and the pages of the runs in it.
-What an address names is looked up among these runs, and never opened as a path.
+no web page can reach it under a name of its own (DNS rebinding). It serves the list, the pages of the runs in it, the
+losses of chosen runs, and the reports of their studies. What an address names is looked up among these runs, and never
+opened as a path. Reports are files of the folder, which may be somebody else's, so they reach no other page.
 """
 
 import socketserver
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from attractor.errors import InputError
-from attractor.report.live_list import FILES, RunLine, WatchedFolder, render_list, version_of
-from attractor.report.page import fill, policy, verbatim
+from attractor.report.live_list import (
+    FILES,
+    REPORT,
+    RunLine,
+    WatchedFolder,
+    render_list,
+    render_overlay,
+    render_page,
+    version_of,
+)
+from attractor.report.page import policy, verbatim
 from attractor.report.run_page import render
 from attractor.runs.run_folder import ENVIRONMENT, SAMPLES, RunFolder
 
@@ -26,8 +38,15 @@ HOST = "127.0.0.1"
 OWN_NAMES = (HOST, "localhost")
 SECONDS_BETWEEN_LOOKS = 1.0  # however many windows ask
 SHARE_OF_DRAWING = 0.1  # the largest share of the time that goes into drawing the page of an unfinished run
-RUN = "/run/"
+OVERLAY, OF_STUDY = "/overlay", "/report/"
+MOST_OVERLAID = 24  # runs, which are as many as differ in colour or dashes
 SCRIPT = "live.js"
+# The rules for the pages that are made here, and for reports, which are somebody's files.
+OWN_RULES = "frame-ancestors 'none'"
+REPORT_RULES = (
+    f"{OWN_RULES}; sandbox allow-scripts allow-downloads; default-src 'none'; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; img-src data:"
+)
 
 
 class LiveServer(ThreadingHTTPServer):
@@ -80,23 +99,33 @@ class Pages:
         self.looked_at = -SECONDS_BETWEEN_LOOKS
         self.drawn: dict[str, Drawn] = {}
         self.to_look, self.to_draw = threading.Lock(), threading.Lock()
-        self.script = verbatim(SCRIPT)
-        self.policy = policy(self.script, "connect-src 'self'")
+        script = verbatim(SCRIPT)
+        style = verbatim("page.css", "study_page.css", "live.css")
+        self.live = {"style": style, "script": script, "policy": policy(script, "connect-src 'self'"), "is_live": True}
 
-    def page(self, path: str, since: str = "") -> str | None:
+    def page(self, path: str, query: str = "") -> str | None:
         """Return the page at an address, or None where there is none. Of the list, return only the lines that are newer
-        than a look of the past, as long as the same runs stand in the same order."""
+        than a look of the past (`since`), as long as the same runs stand in the same order."""
+        asked = parse_qs(query, errors="surrogateescape")
         with self.to_look:
             lines = self._look()
-            known = int(since) if since.isdecimal() else -1
+            since = asked.get("since", [""])[-1]
+            known = int(since) if since.isdecimal() and len(since) < 20 else -1
             is_part = self.reordered_at <= known <= self.n_looks
             new = [line for line in lines if self.changed_at[line.key] > known] if is_part else lines
             n_looks = self.n_looks
         if path == "/":
-            return render_list(self.watched.folder, lines, new, n_looks, self.script, self.policy)
-        key = unquote(path.removeprefix(RUN), errors="surrogateescape") if path.startswith(RUN) else None
-        line = next((line for line in lines if line.key == key), None)
-        return None if line is None else self._run_page(line)
+            return render_list(self.watched.folder, lines, new, n_looks, self.live)
+        if path == OVERLAY:
+            return self._overlay([line for line in lines if line.key in asked.get("run", ())])
+        for line in lines:
+            if line.address == path:
+                return self._run_page(line)
+            if line.report == path:
+                with suppress(OSError):  # it was removed meanwhile
+                    report = self.watched.folder / str(line.study) / REPORT
+                    return report.read_text(encoding="utf-8", errors="replace")
+        return None
 
     def _look(self) -> list[RunLine]:
         if time.monotonic() - self.looked_at >= SECONDS_BETWEEN_LOOKS:
@@ -115,24 +144,34 @@ class Pages:
         """Draw a run anew when its files have changed, but leave most of the time to those that train."""
         folder = self.watched.folder / line.key
         version = (line.state, *(version_of(folder / name) for name in (*FILES, ENVIRONMENT, SAMPLES)))
+        return self._drawn(line.key, version, lambda: self._draw(folder, line))
+
+    def _overlay(self, chosen: list[RunLine]) -> str:
+        lines = chosen[:MOST_OVERLAID]
+        labels = [line.label for line in lines]
+        runs = {
+            line.label if labels.count(line.label) == 1 else f"{line.label} ({line.place})": self.watched.runs[line.key]
+            for line in lines
+        }
+        name, version = " ".join([OVERLAY, *runs]), (len(chosen), *lines)
+        return self._drawn(name, version, lambda: render_overlay(runs, len(chosen), self.live))
+
+    def _drawn(self, name: str, version: tuple[object, ...], draw: Callable[[], str]) -> str:
         with self.to_draw:
-            begun, before = time.monotonic(), self.drawn.get(line.key)
+            begun, before = time.monotonic(), self.drawn.get(name)
             if before is not None and (before.version == version or begun < before.stays_until):
                 return before.page
-            page = self._draw(folder, line)
+            page = draw()
             took = time.monotonic() - begun
-            self.drawn[line.key] = Drawn(version, page, begun + took / SHARE_OF_DRAWING)
+            self.drawn[name] = Drawn(version, page, begun + took / SHARE_OF_DRAWING)
             return page
 
     def _draw(self, folder: Path, line: RunLine) -> str:
         try:
-            return render(RunFolder.open(folder), self.script, self.policy)
+            return render(RunFolder.open(folder), **self.live)
         except Exception as error:  # any content may stand in a damaged file
-            remark = line.remark or f"{type(error).__name__}: {error}"
-            style = verbatim("page.css", "study_page.css", "live.css")
-            return fill(
-                "live_damaged.html.j2", style=style, script=self.script, policy=self.policy, line=line, remark=remark
-            )
+            remark = f"This run cannot be shown: {line.remark or f'{type(error).__name__}: {error}'}"
+            return render_page("One run", line.label, remark, (), self.live)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -145,18 +184,19 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.FORBIDDEN, "attractor watch answers to its own address alone\n", "text/plain")
             return
         asked = urlsplit(self.path)
-        page = self.server.pages.page(asked.path, asked.query.removeprefix("since="))
+        page = self.server.pages.page(asked.path, asked.query)
         if page is None:
             self._answer(HTTPStatus.NOT_FOUND, "there is no such run\n", "text/plain")
         else:
-            self._answer(HTTPStatus.OK, page, "text/html")
+            rules = REPORT_RULES if asked.path.startswith(OF_STUDY) else OWN_RULES
+            self._answer(HTTPStatus.OK, page, "text/html", rules)
 
-    def _answer(self, status: HTTPStatus, text: str, kind: str) -> None:
+    def _answer(self, status: HTTPStatus, text: str, kind: str, rules: str = OWN_RULES) -> None:
         content = text.encode("utf-8", "replace")
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))
-        self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
+        self.send_header("Content-Security-Policy", rules)
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")

@@ -16,11 +16,16 @@ POLICY = Markup(
 
 
 def fill(template: str, **values: Any) -> str:
-    """Fill a template of this folder with values, which are escaped unless they are markup."""
+    """Fill a template with values, which are escaped unless they are markup. By default the page has no script."""
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FileSystemLoader(ROOM),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return environment.from_string((ROOM / template).read_text(encoding="utf-8")).render(**values)
+    text = (ROOM / template).read_text(encoding="utf-8")
+    return environment.from_string(text).render({"policy": POLICY, "script": None, "is_live": False} | values)
 
 
 def verbatim(*names: str) -> Markup:

@@ -19,6 +19,7 @@ LABEL_SIZE = 8  # points
 GAP = 1.25  # from one label to the next, in sizes of a label
 LATE = 0.9  # of a panel's width; a line that ends before this ends early
 DOTTED = (0, (1, 3))
+DOT: dict[str, Any] = {"markersize": 2.5, "alpha": 0.6}  # the look of a single seed
 
 
 def panels_of(
@@ -38,16 +39,29 @@ def panels_of(
 
 
 def lines(axes: "Axes", curves: Curves, looks: Mapping[str, dict[str, Any]], marker: str) -> None:
-    """Draw the mean of each row with its band. A single evaluation makes no line: it is a marker with a bar."""
+    """Draw the mean of each row with its band, or with a dot for each of few seeds. A lone point is a marker."""
     for row, curve in curves.items():
-        place, mean, low, high = zip(*curve, strict=True)
+        place, mean, low, high, *seeds = zip(*curve, strict=True)
         color, is_alone = looks[row]["color"], len(curve) == 1
         shape, size = ("o", 5.5) if is_alone else (marker, 3)
         axes.plot(place, mean, label=row, marker=shape, markersize=size, **looks[row])
-        if is_alone:
+        if seeds:
+            axes.plot(place, list(zip(*seeds, strict=True)), color=color, linestyle="none", marker="o", **DOT)
+        elif is_alone:
             axes.vlines(place, low, high, color=color, alpha=0.4)
         else:
             axes.fill_between(place, low, high, color=color, alpha=0.15, linewidth=0)
+
+
+def difference(
+    axes: "Axes", place: float, mean: float, low: float | None, high: float | None, seeds: Sequence[float], **look: Any
+) -> None:
+    """Draw a mean difference with its interval, or without one with a dot for each seed."""
+    if low is None or high is None:
+        axes.plot(seeds, [place] * len(seeds), color=look["color"], linestyle="none", marker="o", **DOT)
+    else:
+        axes.plot([low, high], [place, place], color=look["color"], linewidth=1.6)
+    axes.plot([mean], [place], marker="o", markersize=6, **look)
 
 
 def name_lines(
@@ -60,7 +74,7 @@ def name_lines(
     """
     lay_out(figure)  # the layout, and with it the height of each panel, is known from here on
     for panel, axes in panels.items():
-        ends = {row: curve[-1][:2] for row, curve in curves[panel].items()}
+        ends = {row: (curve[-1][0], curve[-1][1]) for row, curve in curves[panel].items()}
         to_axes = axes.transData + axes.transAxes.inverted()
         places = {row: to_axes.transform(end) for row, end in ends.items()}
         gap = GAP * LABEL_SIZE * figure.dpi / 72 / axes.get_window_extent().height

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from attractor.errors import unknown
-from attractor.report.canvas import GREY, INK, PALETTE, blank, framed
+from attractor.report.canvas import GREY, INK, PALETTE, blank, framed, styles
+from attractor.report.panels import legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,13 +39,25 @@ def curves_of_runs(runs: Mapping[str, Sequence[Record]], x: str) -> "Figure":
     axis = {"tokens": "tokens", "step": "step", "seconds": "seconds"}
     if x not in axis:
         raise unknown("axis", x, axis)
-    figure = blank(6.4, 4.2)
+    curves = {
+        name: [(_place(record, records, x), record["valid_loss"]) for record in records if record.get("valid_loss")]
+        for name, records in runs.items()
+    }
+    return overlaid(curves, axis[x], "validation loss")
+
+
+def overlaid(curves: Mapping[str, Sequence[tuple[float, float | None]]], x: str, y: str) -> "Figure":
+    """Draw a number of several runs over each other; a value that was not finite is left out."""
+    figure = blank(6.4, 4.2 + 0.1 * len(curves))
     axes = framed(figure.add_subplot())
-    for number, (name, records) in enumerate(runs.items()):
-        points = [(_place(record, records, x), record["valid_loss"]) for record in records if record.get("valid_loss")]
-        axes.plot(*zip(*points, strict=True), color=PALETTE[number % len(PALETTE)], label=name) if points else None
-    axes.legend(frameon=False, labelcolor=INK, fontsize=8)
-    axes.set(xlabel=axis[x], ylabel="validation loss")
+    looks = styles(curves, next(iter(curves), ""), None)
+    for name, values in curves.items():
+        points = [point for point in values if point[1] is not None]
+        if points:
+            marker = "o" if len(points) == 1 else ""
+            axes.plot(*zip(*points, strict=True), label=name, marker=marker, **looks[name] | {"linewidth": 1.2})
+    axes.set(xlabel=x, ylabel=y)
+    legend(figure, {"": axes})
     return figure
 
 

@@ -16,32 +16,14 @@ from attractor.console import in_bytes, in_time
 from attractor.errors import InputError
 from attractor.files import write_text
 from attractor.report.canvas import GREY, INK, PALETTE, as_svg, blank, framed
-from attractor.report.charts import is_wide
-from attractor.report.page import POLICY, fill, show, verbatim
+from attractor.report.charts import TITLES, is_wide
+from attractor.report.page import fill, show, verbatim
 from attractor.runs.configuration import dotted_fields
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import stored_loss_unit
 
 Record = Mapping[str, Any]
 Lines = dict[str, list[tuple[int, float]]]  # steps and values, by label
-TITLES = {  # with the unit; other numbers are titled by their names
-    "loss": ("Loss", "nats"),
-    "gain": ("Context gain", "nats"),
-    "lr": ("Learning rate", ""),
-    "grad_norm": ("Gradient norm before clipping", ""),
-    "param_norm": ("Norm of all parameters", ""),
-    "max_logit": ("Largest logit on the probe", ""),
-    "logit_change": ("Change of the probe's logits", ""),
-    "gate": ("Gate of the slow path", "tanh gamma"),
-    "fast_entropy": ("Entropy of attention, fast path", "nats"),
-    "slow_entropy": ("Entropy of attention, slow path", "nats"),
-    "fast_change": ("Change by the fast blocks", "|block(x) - x| / |x|"),
-    "slow_change": ("Change by the slow blocks", "|block(x) - x| / |x|"),
-    "slow_memory": ("Memory of the slow state", "tokens"),
-    "residual": ("Distance of Post to its equilibrium", "|F(z) - z| / |z|"),
-    "contraction": ("Growth of an iteration of Post", "factor"),
-    "tokens_per_second": ("Speed, mean since the start", "tokens per second"),
-}
 MARKS = {"loss_spikes": ("loss spike", "v"), "skipped_steps": ("skipped step", "x")}  # counted in every logged line
 MARKED = ("loss", "grad_norm")  # the charts that show where spikes and skipped steps were
 FROM_ZERO = ("lr", "tokens_per_second")
@@ -89,10 +71,10 @@ def write_run_page(folder: Path, out: Path | None = None) -> Path:
     return page
 
 
-def render(run: RunFolder, script: Markup | None = None, policy: str = POLICY) -> str:
+def render(run: RunFolder, **live: Any) -> str:
     """Return the page as text: the same bytes for the same run, wherever its folder lies.
 
-    A live page has a script, which `policy` must allow, and a link to the list of all runs.
+    A live page has the script, the policy and the style in `live`, and a link to the list of all runs.
     """
     records, evaluated, summary = Thinned(), Thinned(), run.summary() or {}
     marks: dict[str, list[int]] = {name: [] for name in MARKS}
@@ -118,12 +100,9 @@ def render(run: RunFolder, script: Markup | None = None, policy: str = POLICY) -
     charts = _lines_by_chart(drawn, evaluations, summary)
     return fill(
         "run_page.html.j2",
-        policy=policy,
-        script=script,
-        style=verbatim("page.css", "study_page.css", *(["live.css"] if script else [])),
         label=show(run.config.get("label", "run")),
         data=data,
-        facts=_facts(run, config, drawn, summary, run.state if script else "unfinished")
+        facts=_facts(run, config, drawn, summary, run.state if live else "unfinished")
         | {f"lines {what}": f"every {lines.every:,}th of {lines.n:,}" for what, lines in thinned if lines.every > 1},
         numbers=_numbers({**evaluation, **logged, **summary.get("measures", {}), **summary}, marks),
         charts=[_chart(name, lines, marks if name in MARKED else {}) for name, lines in charts.items() if lines],
@@ -135,6 +114,7 @@ def render(run: RunFolder, script: Markup | None = None, policy: str = POLICY) -
         ],
         config={name: show(value) for name, value in config.items()},
         environment={name: show(value) for name, value in dotted_fields(run.environment).items()},
+        **{"style": verbatim("page.css", "study_page.css")} | live,
     )
 
 
@@ -223,11 +203,15 @@ def _lines(records: Sequence[Record], name: str) -> Lines:
 def _chart(name: str, lines: Lines, marks: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """Draw the lines, and return the drawing with its title and the value at which each line ends.
 
-    Of many lines the one that ends highest and the one that ends lowest are coloured and named.
+    Of many lines the one that ends highest and the one that ends lowest are coloured and named. Lines of a single point
+    are no drawing, but their values.
     """
     title, unit = TITLES.get(name, (_words(name).capitalize(), ""))
     by_height = sorted(lines, key=lambda label: lines[label][-1][1])
     named = list(lines) if len(lines) <= len(PALETTE) else [by_height[-1], by_height[0]]
+    ends = ", ".join(f"{label if len(lines) > 1 else ''} {_in_digits(lines[label][-1][1])}".strip() for label in named)
+    if all(len(points) == 1 for points in lines.values()):
+        return {"title": title, "ends": f"{ends} {unit}".strip(), "svg": ""}
     figure = blank(4.0, 2.6)
     axes = framed(figure.add_subplot())
     for label in sorted(lines, key=lambda label: label in named):
@@ -255,7 +239,6 @@ def _chart(name: str, lines: Lines, marks: Mapping[str, Sequence[int]]) -> dict[
     if len(labels) > 1 or any(marks.values()):
         columns = 3 if max(map(len, labels)) < 15 else 2
         figure.legend(loc="outside lower center", ncols=columns, frameon=False, labelcolor=INK, fontsize=9)
-    ends = ", ".join(f"{label if len(lines) > 1 else ''} {_in_digits(lines[label][-1][1])}".strip() for label in named)
     drawing = as_svg(figure, re.sub(r"\W", "-", f"chart-{name}"), f"{title} by step")  # ids hold no quotation marks
     return {"title": title, "ends": ends, "svg": Markup(drawing)}
 

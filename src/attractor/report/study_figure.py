@@ -13,8 +13,9 @@ import numpy as np
 from attractor.report.attention_maps import Heatmaps, heatmaps, rival_of
 from attractor.report.canvas import GREY, INK, as_file, as_svg, blank, lay_out, styles
 from attractor.report.charts import Chart, charts
+from attractor.report.curves import FEWEST
 from attractor.report.judged_study import JudgedStudy
-from attractor.report.panels import ACROSS, lines, name_lines, panels_of
+from attractor.report.panels import ACROSS, difference, lines, name_lines, panels_of
 from attractor.runs.quantity import Quantity
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Picture:
     title: str
     caption: str
     draw: Callable[[], "Figure"]
+    folded: bool = False  # True where the page shows it on request alone
 
     @cached_property
     def figure(self) -> "Figure":
@@ -49,17 +51,17 @@ class Picture:
 
 
 def pictures(judged: JudgedStudy) -> list[Picture]:
-    """Return the pictures for which the record has the numbers."""
+    """Return the pictures for which the record has the numbers: first the losses, at last those that are folded."""
     drawn = [
-        Picture(chart.name, chart.title, chart.caption, partial(_draw_chart, judged, chart)) for chart in charts(judged)
+        Picture(chart.name, chart.title, chart.caption, partial(_draw_chart, judged, chart), chart.folded)
+        for chart in charts(judged)
+        if chart.panels
     ]
+    drawn = [*drawn, *_maps(judged)]
     after_losses = 1 if drawn and drawn[0].name == "curves" else 0
-    return [
-        *drawn[:after_losses],
-        *_differences(judged),
-        *drawn[after_losses:],
-        *_maps(judged),
-    ]
+    return sorted(
+        [*drawn[:after_losses], *_differences(judged), *drawn[after_losses:]], key=lambda picture: picture.folded
+    )
 
 
 def _differences(judged: JudgedStudy) -> Iterator[Picture]:
@@ -70,9 +72,9 @@ def _differences(judged: JudgedStudy) -> Iterator[Picture]:
             "differences",
             "Paired differences",
             f"Each point is the mean difference between a row and '{judged.design.baseline}', paired by seed, with the "
-            "95% interval of that difference alone. A full point marks a verdict of better, worse, lower or higher "
-            "(after Holm's correction). An open point marks no difference, an open verdict, or a single pair of seeds, "
-            "which has no interval.",
+            "95% interval of that difference alone, or with the seeds as dots where they are fewer than four. A full "
+            "point marks a verdict of better, worse, lower or higher (after Holm's correction). An open point marks no "
+            "difference or an open verdict.",
             partial(_draw_differences, judged, first),
         )
 
@@ -136,19 +138,16 @@ def _in_short(value: float, _place: float) -> str:
 def _draw_differences(judged: JudgedStudy, measure: Quantity) -> "Figure":
     rows = [row for row in judged.design.rows if row not in (judged.design.baseline, judged.design.control)]
     rows = rows or [row for row in judged.design.rows if row != judged.design.baseline]
-    figure, panels = panels_of(dict.fromkeys(judged.design.columns), 0.8 + 0.3 * len(rows))
+    figure, panels = panels_of(dict.fromkeys(map(judged.place, judged.design.columns)), 0.8 + 0.3 * len(rows))
     looks = _looks(judged)
-    for number, (column, axes) in enumerate(panels.items()):
+    for number, (column, axes) in enumerate(zip(judged.design.columns, panels.values(), strict=True)):
         for place, row in enumerate(rows):
-            difference = judged.differences[row, column, measure]
-            interval = difference.shown
-            if interval is None:
-                continue
-            color = looks[row]["color"]
-            if interval.low is not None and interval.high is not None:
-                axes.plot([interval.low, interval.high], [place, place], color=color, linewidth=1.6)
-            fill = "full" if difference.is_shown else "none"
-            axes.plot([interval.mean], [place], color=color, marker="o", markersize=5.5, fillstyle=fill)
+            entry = judged.differences[row, column, measure]
+            if (interval := entry.shown) is not None:
+                seeds = [measure.in_unit(number) for number in judged.paired(row, column, measure)]
+                low, high = (interval.low, interval.high) if len(seeds) >= FEWEST else (None, None)
+                look = {"color": looks[row]["color"], "fillstyle": "full" if entry.is_shown else "none"}
+                difference(axes, place, interval.mean, low, high, seeds, **look)
         axes.axvline(measure.in_unit(0), color=INK, linewidth=0.8)
         axes.set_yticks(range(len(rows)), rows if number % ACROSS == 0 else [""] * len(rows))
         axes.set_ylim(len(rows) - 0.5, -0.5)

@@ -38,6 +38,21 @@
     });
   }
 
+  // --- commands ----------------------------------------------------------------------------------------------------
+
+  for (const box of document.querySelectorAll("pre")) {
+    const command = box.textContent;
+    const button = element(box, "button", { type: "button", class: "copy" }, "copy");
+    button.addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(command);
+        button.textContent = "copied";
+      } catch { // a browser that refuses: the command is selected instead
+        getSelection().setBaseAndExtent(box.firstChild, 0, box.firstChild, command.length);
+      }
+    });
+  }
+
   // --- curves ------------------------------------------------------------------------------------------------------
 
   const HEIGHT = 270;
@@ -121,7 +136,7 @@
       this.scale = chart.factors ? (value) => Math.log10(Math.max(value, spec.frame[0] / 1e3)) : (value) => value;
       const places = spec.lines.flatMap((line) => line.points.map((point) => point[0]));
       const [low, high] = [Math.min(...places), Math.max(...places)];
-      const room = (high - low) * 0.02 || low * 0.1 || 0.5; // around a single evaluation, a tenth of its place
+      const room = (high - low) * 0.02;
       this.home = [low - room, high + room, ...spec.frame.map(this.scale)];
       this.places = [...new Set(places)].sort((one, other) => one - other);
       this.view = [...this.home];
@@ -169,19 +184,19 @@
         const { color, dash } = data.looks[row];
         const at = (index) => (point) => `${this.x(point[0]).toFixed(1)},${this.y(this.scale(point[index])).toFixed(1)}`;
         const band = [...points.map(at(2)), ...[...points].reverse().map(at(3))];
-        const isAlone = points.length === 1; // a marker with a bar, where there is no line and no band
-        element(inside, "path", {
-          d: `M${band.join("L")}Z`, fill: color, "fill-opacity": 0.14, stroke: isAlone ? color : "none", "stroke-opacity": 0.4,
-        });
+        const seeds = points.flatMap(([place, , , , ...values]) => values.map((value) => [place, value]));
+        if (!seeds.length) element(inside, "path", { d: `M${band.join("L")}Z`, fill: color, "fill-opacity": 0.14 });
+        for (const [place, value] of seeds) {
+          const [cx, cy] = [this.x(place), this.y(this.scale(value))];
+          element(inside, "circle", { cx, cy, r: 1.8, fill: color, "fill-opacity": 0.6 });
+        }
         element(inside, "path", {
           d: `M${points.map(at(1)).join("L")}`, fill: "none", stroke: color, "stroke-width": 1.8,
           "stroke-dasharray": dash, "stroke-linejoin": "round",
         });
-        if (this.chart.whole || isAlone) {
-          for (const point of points) {
-            const [cx, cy] = [this.x(point[0]), this.y(this.scale(point[1]))];
-            element(inside, "circle", { cx, cy, r: isAlone ? 4 : 2.4, fill: color });
-          }
+        for (const point of this.chart.whole || points.length === 1 ? points : []) {
+          const [cx, cy] = [this.x(point[0]), this.y(this.scale(point[1]))];
+          element(inside, "circle", { cx, cy, r: 3, fill: color });
         }
       }
       if (this.right > MARGIN.right) this.nameLines();

@@ -8,11 +8,13 @@ import base64
 import csv
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
+from attractor.claims.further_seeds import in_ranges
 from attractor.claims.verdicts import corpus_of
 from attractor.console import with_prefix
 from attractor.files import plain
@@ -39,18 +41,25 @@ def render(judged: JudgedStudy, pictures: Sequence[Picture], presets: Presets | 
     verdict = verdict_of(judged)
     maps = heatmaps(judged)
     different, shared = _configuration(judged, presets or {})
+    numbered = list(enumerate(pictures, 1))
+    figures = [
+        (folded, _measured_once(judged, folded), [entry for entry in numbered if entry[1].folded == folded])
+        for folded in (False, True)
+    ]
+    source = re.sub("^no table[^:]*:? ?", "", design.source)
     return fill(
         "study_page.html.j2",
         policy=policy(script, "img-src data:"),
         style=verbatim("page.css", "study_page.css"),
         script=script,
         design=design,
+        kicker=" · ".join(filter(None, (source, f"study {design.name}", f"scale {design.scale}"))),
         facts=_facts(judged),
         verdict=verdict,
         rivals=[line for line in verdict if line.subject],
         judged_in=judged.judged_in,
         tables=tables(judged),
-        pictures=pictures,
+        figures=[group for group in figures if any(group[1:])],
         different=different,
         shared=shared,
         environments=record.environments,
@@ -74,7 +83,7 @@ def _facts(judged: JudgedStudy) -> dict[str, str]:
             filter(None, (_range(_summaries(judged, field), field) for field in ("steps", "tokens")))
         ),
         "runs": f"{record.finished} of {n_runs} finished",
-        "seeds": ", ".join(map(str, design.seeds)),
+        "seeds": ", ".join(in_ranges(design.seeds)),
         "baseline": design.baseline,
         "control": design.control or "",
         "budget": BUDGETS[design.budget],
@@ -82,6 +91,18 @@ def _facts(judged: JudgedStudy) -> dict[str, str]:
         "date": " to ".join(dict.fromkeys(time[:10] for time in record.environments.get("time", ()))),
     }
     return {name: value for name, value in facts.items() if value}
+
+
+def _measured_once(judged: JudgedStudy, folded: bool) -> dict[str, str]:
+    """Return what would be panels of single points as numbers: the means of the rows, by title and place."""
+    named = {}
+    for chart in charts(judged):
+        for column, curves in chart.numbers.items() if chart.folded == folded and not chart.of_layers else ():
+            places = " or ".join(dict.fromkeys(with_prefix(curve[0][0]) for curve in curves.values()))
+            title = ", ".join(filter(None, (chart.title, column)))
+            means = [f"{row} {curve[0][1]:.4g}" for row, curve in curves.items()]
+            named[f"{title} at {places} {chart.x_label}"] = ", ".join(means)
+    return named
 
 
 def _summaries(judged: JudgedStudy, field: str) -> list[int]:
@@ -116,7 +137,7 @@ def _configuration(judged: JudgedStudy, presets: Presets) -> tuple[dict[str, lis
     A mechanism is compared as one value: the name of its preset, with the fields that were changed.
     """
     fields = {
-        (cell.row, cell.column): {
+        (cell.row, judged.place(cell.column)): {
             name: show(value)
             for name, value in dotted_fields(named(cell.config, presets)).items()
             if name not in NOT_COMPARED and not name.endswith("seed")
@@ -186,7 +207,7 @@ def _data(judged: JudgedStudy, maps: list[Heatmaps]) -> dict[str, Any]:
     looks = styles(design.rows, design.baseline, design.control)
     return {
         "looks": {row: _look(looks[row]) for row in design.rows},
-        "charts": [_chart(chart) for chart in charts(judged)],
+        "charts": [_chart(chart) for chart in charts(judged) if chart.panels],
         "maps": [_packed(of_row) for of_row in maps],
         "rival": 1 if rival is None else maps.index(rival),  # drawn beside the baseline, which is the first
     }

@@ -157,8 +157,8 @@ def differences(judged: JudgedStudy, family: tuple[Quantity, ...]) -> StudyTable
             "look alone, p (looks) counts all looks and rows, and the outcome is that of the planned test."
         )
     caption = [
-        f"Each row minus '{design.baseline}', paired by seed{in_losses if any(m.is_loss for m in tested) else ''}. "
-        + how,
+        f"Each row minus '{design.baseline}', paired by seed{in_losses if any(m.is_loss for m in tested) else ''}.",
+        how,
         "Detectable: the smallest true difference that so many pairs show in four of five such tables.",
     ]
     if len(design.rivals) >= FEWEST_ROWS and not design.looks:
@@ -250,7 +250,7 @@ def _published_of(judged: JudgedStudy, column: str, measure: Quantity) -> list[P
 def _columns_of(judged: JudgedStudy, measure: Quantity, column: str) -> list[Column]:
     """Return the table columns of one quantity in one column of the design: values, layers, ratio, published figure."""
     alone = len(judged.design.columns) == 1
-    heading = f"{measure.title}{ARROWS[measure.better]}" if alone else column
+    heading = f"{measure.title}{ARROWS[measure.better]}" if alone else judged.place(column)
     footer = (_gap(judged, column), _gain_of_baseline(judged, column)) if measure == judged.headlines[0] else ()
     columns = [replace(_values(judged, measure, column), heading=heading, footer=footer)]
     if judged.in_one_table and judged.is_tested(measure):
@@ -259,7 +259,7 @@ def _columns_of(judged: JudgedStudy, measure: Quantity, column: str) -> list[Col
     if alone:
         columns += [_values(judged, layer, column) for layer in judged.layers(measure)]
     if (reference := measure.relative_to) is not None:
-        name = f"× {reference}" if alone else f"{column}, × {reference}"  # noqa: RUF001
+        name = f"× {reference}" if alone else f"{heading}, × {reference}"  # noqa: RUF001
         columns.append(Column(name, lambda row: _ratio(judged, measure, row, reference, column)))
     if _published_of(judged, column, measure):
         columns.append(
@@ -425,7 +425,8 @@ def _caption(judged: JudgedStudy, family: tuple[Quantity, ...]) -> Iterable[str]
             "not adjusted for the number of tests"
             + (f", in {judged.record.loss_unit} of validation loss." if family[0].is_loss else ".")
         )
-    if family[0] == judged.headlines[0] and (earlier := list(filter(None, map(_best_before_the_end, cells)))):
+    earlier = [words for cell in cells if (words := _best_before_the_end(judged, cell))]
+    if family[0] == judged.headlines[0] and earlier:
         yield f"Numbers are of the last step. Validation was better before it: {', '.join(earlier)}."
     costs = [measure.title for measure in family if not judged.is_tested(measure)]
     if costs:
@@ -441,7 +442,8 @@ def _caption(judged: JudgedStudy, family: tuple[Quantity, ...]) -> Iterable[str]
         of_baseline = f", of '{design.baseline}'" if len(design.columns) > 1 else ""
         yield f"Context gain: the loss at the first 16 positions minus that in the second half, in nats{of_baseline}."
     if any(measure.judges_quality for measure in family):
-        blind = [column for column, of_column in judged.sensitivity.items() if of_column.sensitive is False]
+        gaps = judged.sensitivity.items()
+        blind = [judged.place(column) for column, gap in gaps if gap.sensitive is False]
         if blind:
             where = f" in {', '.join(blind)}" if any(blind) else ""
             yield f"Not sensitive{where}: differences of quality are not judged there."
@@ -450,13 +452,13 @@ def _caption(judged: JudgedStudy, family: tuple[Quantity, ...]) -> Iterable[str]
     for cell in cells if not design.looks else ():
         if cell.missing and cell.outcomes:
             seeds = f"seed{'s' if len(cell.missing) > 1 else ''} {', '.join(map(str, cell.missing))}"
-            yield f"Missing: {_name(cell.row, cell.column)} has no finished run of {seeds}."
-    absent = [_name(cell.row, cell.column) for cell in cells if not cell.outcomes]
+            yield f"Missing: {_name(judged, cell)} has no finished run of {seeds}."
+    absent = [_name(judged, cell) for cell in cells if not cell.outcomes]
     if absent:
         yield f"Not run: {', '.join(absent)}."
 
 
-def _best_before_the_end(cell: Cell) -> str | None:
+def _best_before_the_end(judged: JudgedStudy, cell: Cell) -> str | None:
     """Say of how many runs of a cell an earlier step had the lowest validation loss, and which steps."""
     runs = [run for outcome in cell.outcomes if "best_step" in (run := outcome.summary) and "steps" in run]
     runs = [run for run in runs if run["best_step"] is not None and run["best_step"] < run["steps"]]
@@ -465,7 +467,7 @@ def _best_before_the_end(cell: Cell) -> str | None:
     steps = "–".join(dict.fromkeys(f"{end(run['best_step'] for run in runs):,}" for end in (min, max)))  # noqa: RUF001
     best, last = mean(run["best_loss"] for run in runs), max(run["steps"] for run in runs)
     count = f"{len(runs)} of {len(cell.outcomes)} run{'s' * (len(cell.outcomes) > 1)}"
-    return f"{_name(cell.row, cell.column)} ({count}: loss {best:.3f} at step {steps} of {last:,})"
+    return f"{_name(judged, cell)} ({count}: loss {best:.3f} at step {steps} of {last:,})"
 
 
 def _budget(judged: JudgedStudy) -> str:
@@ -474,8 +476,8 @@ def _budget(judged: JudgedStudy) -> str:
     return f" Budget: {BUDGETS[budget]}{amount}."
 
 
-def _name(row: str, column: str) -> str:
-    return f"'{row}'" + (f" in {column}" if column else "")
+def _name(judged: JudgedStudy, cell: Cell) -> str:
+    return f"'{cell.row}'" + (f" in {judged.place(cell.column)}" if cell.column else "")
 
 
 def _slug(what: str, judged: JudgedStudy, family: tuple[Quantity, ...]) -> str:

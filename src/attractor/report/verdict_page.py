@@ -15,8 +15,9 @@ from markupsafe import Markup
 
 from attractor.files import write_text
 from attractor.report.canvas import GREY, INK, PALETTE, blank, framed, styles
-from attractor.report.page import POLICY, fill, verbatim
-from attractor.report.panels import name_lines
+from attractor.report.curves import FEWEST, Curves
+from attractor.report.page import fill, verbatim
+from attractor.report.panels import difference, name_lines
 from attractor.report.study_figure import Picture
 from attractor.verdict.intervals import decimals, summary
 from attractor.verdict.observations import Curve, ObservedRun, Seed
@@ -27,7 +28,6 @@ from attractor.verdict.words import UNKNOWN, html_class, html_table, on_one_line
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FEWEST = 4  # seeds whose t interval is drawn
 MOST_ROWS = 60  # in a figure
 MOST_NAMED = 12  # rows whose curves are named and coloured
 MOST_POINTS = 200  # of a curve
@@ -49,7 +49,6 @@ def render(verdicts: Verdicts) -> str:
     observations = verdicts.observations
     return fill(
         "verdict_page.html.j2",
-        policy=POLICY,
         style=verbatim("page.css", "study_page.css"),
         title=f"Is it real? {on_one_line(observations.value)} against {verdicts.rival}",
         facts=verdicts.facts(),
@@ -160,15 +159,12 @@ def _draw_differences(verdicts: Verdicts, drawn: list[Verdict]) -> "Figure":
         axes.axvspan(-verdicts.margin, verdicts.margin, color=GREY, alpha=0.2, linewidth=0)
     axes.axvline(0, color=INK, linewidth=0.8)
     for place, verdict in enumerate(drawn):
-        color = COLOURS[verdict.outcome]
         seeds = _differences(verdicts, verdict)
         centre = mean(seeds) if verdict.difference is None else verdict.difference
-        if _few(verdict) or verdict.low is None or verdict.high is None:
-            axes.plot(seeds, [place] * len(seeds), color=color, linestyle="none", marker="o", markersize=3, alpha=0.6)
-        else:
-            axes.plot([verdict.low, verdict.high], [place, place], color=color, linewidth=1.6)
-        fill_style = "full" if verdict.outcome in ("better", "worse") else "none"
-        axes.plot([centre], [place], color=color, marker="o", markersize=6, fillstyle=fill_style)
+        look = {"color": COLOURS[verdict.outcome], "fillstyle": "none"}
+        look |= {"fillstyle": "full"} if verdict.outcome in ("better", "worse") else {}
+        low, high = (None, None) if _few(verdict) else (verdict.low, verdict.high)
+        difference(axes, place, centre, low, high, seeds, **look)
     axes.set_yticks(range(len(drawn)), [_short(verdict.row) for verdict in drawn])
     axes.set_ylim(len(drawn) - 0.5, -0.5)
     axes.locator_params(axis="x", nbins=4)
@@ -192,7 +188,7 @@ def _draw_curves(verdicts: Verdicts, curves: Mapping[str, list[Curve]]) -> "Figu
     axes.xaxis.set_major_formatter("{x:,.6g}")
     axes.locator_params(axis="x", nbins=4)
     axes.set(xlabel="step", ylabel=_short(verdicts.observations.value))
-    ends = {}
+    ends: Curves = {}
     for name, of_row in by_name.items():
         value = mean(curve[-1][1] for curve in of_row)
         ends[name] = [(max(curve[-1][0] for curve in of_row), value, value, value)]
