@@ -36,7 +36,7 @@ def rows(n_max: int = 8, margin: float = 0.01, alpha: float = 0.05) -> Sequentia
 
 CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     *((mean_interval, (SAMPLE,), {"level": level}, CONFIDENCE) for level in (95, 0.0)),
-    *((spread_ratio, (SAMPLE, SAMPLE), {"level": level}, CONFIDENCE) for level in (95, 0.0, math.nan, 1.0)),  # only a t interval may have the level 1
+    *((spread_ratio, (SAMPLE, SAMPLE), {"level": level}, CONFIDENCE) for level in (95, 0.0, math.nan, 1.0)),
     (mean_interval, ([],), {}, "at least one value"),
     (summary, ({},), {}, "at least one value"),
     (summary, (np.ones((3, 4)),), {}, "values must be one for each run, in one dimension"),

@@ -128,7 +128,7 @@ def test_a_terminal_shows_every_iteration(size: int, monkeypatch: pytest.MonkeyP
     boards, solutions = generate(1, 6 if size == 4 else 40, seed=0, size=size)
     monkeypatch.setattr("attractor.evaluate.boards.board_display.SECONDS", 0.0)
     grids = np.stack([boards, boards, solutions])
-    trajectory = solving.Trajectory(grids, np.ones(grids.shape), np.array([[0.0], [-1.0], [-2.0]]))
+    trajectory = solving.Trajectory(grids, np.array([[0.0], [-1.0], [-2.0]]))
     terminal = StringIO()
     console = Console(file=terminal, force_terminal=True, width=80, color_system=None)
     show_trajectory(console, trajectory, boards[0])
