@@ -14,7 +14,7 @@ from attractor.evaluate import boards as solving
 from attractor.evaluate.boards.board_display import show_trajectory, verdict
 from attractor.tasks.sudoku import generate, show, solve
 from attractor.tasks.sudoku.formats import parse
-from in_process import Command, command_in_process
+from in_process import Command, assert_refused, command_in_process
 
 PUZZLE = "1.....2..3.....4"
 NINE = "..38.2..664..731....5..4...5.........7....2..234...9.78..4......21..97.........5."
@@ -89,11 +89,7 @@ def test_wrong_arguments_are_refused_in_one_line(
     for name, path in places.items():
         arguments = [argument.replace(f"run={name}", f"run={path}") for argument in arguments]
         arguments = [str(path) if argument == name else argument for argument in arguments]
-    code, out, err = attractor(*arguments)
-    assert (code, out) == (2, "")
-    (line,) = err.splitlines()
-    assert line.startswith("error: ")
-    assert part in line
+    assert_refused(attractor(*arguments), part)
 
 
 def test_an_impossible_place_of_results_is_refused_before_the_work(
