@@ -109,7 +109,7 @@ def _validation_sets(args: EvaluateArguments, console: Console) -> None:
     with progress(console) as start_progress:
         rows = list(evaluate_run(run, question, start_progress))
     console.print(table_of(rows, question.votes))
-    evaluation = record(run, question, rows, command_line())
+    evaluation = record(run, question, rows)
     answer(console, **evaluation)
     _write_record(args, evaluation, console)
 

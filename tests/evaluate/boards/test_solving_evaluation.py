@@ -148,7 +148,7 @@ def test_a_record_holds_every_number_and_no_path(trained: Trained) -> None:
     path = trained("akorn")
     run, question = finished_run(path, CPU), Question((2, 3), votes=2)
     rows = asked(run, n_iterations=(2, 3), votes=2)
-    stored = record(run, question, rows, "attractor evaluate")
+    stored = record(run, question, rows)
     assert [row["n_iterations"] for row in stored["rows"]] == [2, 3, 2, 3]
     assert stored["rows"][1] == {"set": "valid", "n_iterations": 3, **rows[1].measures}
     assert str(path) not in json.dumps(stored)
