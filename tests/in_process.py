@@ -33,6 +33,15 @@ class Said(NamedTuple):
     err: str
 
 
+def assert_refused(said: Said, *parts: str, printed: str = "") -> None:
+    """Check that the error is one line with every part, that the exit code is 2, and what was printed before."""
+    assert (said.code, said.out) == (2, printed), said
+    (line,) = said.err.splitlines()
+    assert line.startswith("error: ")
+    for part in parts:
+        assert part in line
+
+
 Command = Callable[..., Said]  # takes the arguments of the command
 
 

@@ -16,11 +16,11 @@ import torch
 
 from attractor import cli
 from attractor.cli import listing, runs
-from attractor.cli.commands import COMMANDS, FURTHER, options_of
+from attractor.cli.commands import COMMANDS, options_of
 from attractor.cli.parsing import parse_command
 from attractor.errors import RunInterrupted
 from attractor.train.config import RECIPES
-from in_process import SHORT, TINY, Command, Said
+from in_process import SHORT, TINY, Command, assert_refused
 
 
 @pytest.fixture
@@ -52,16 +52,6 @@ def trained(attractor: Command, trained_once: Path) -> str:
     return "run"
 
 
-def assert_refused(said: Said, *parts: str) -> None:
-    """Check that the error is one line with every part, that the exit code is 2, and that standard output is empty."""
-    assert said.code == 2, said
-    (line,) = said.err.splitlines()
-    assert line.startswith("error: ")
-    for part in parts:
-        assert part in line
-    assert said.out == ""
-
-
 def test_an_error_line_has_no_colours_of_a_terminal(attractor: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal tyro would draw a coloured box."""
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -76,13 +66,6 @@ def test_an_error_line_has_no_colours_of_a_terminal(attractor: Command, monkeypa
             said = attractor("train", *arguments)
             assert_refused(said, part)
             assert not re.search(r"\x1b|[│─╭╰]", said.err)
-
-
-def test_the_command_alone_lists_its_subcommands(attractor: Command) -> None:
-    said = attractor()
-    assert (said.code, said.err) == (0, "")
-    assert all(f"  {name.split()[0]}  " in said.out for name in cli.COMMANDS if name not in FURTHER)
-    assert attractor("--help").out == said.out
 
 
 def test_training_ends_with_its_metric_the_next_command_and_its_folder(attractor: Command, corpus: str) -> None:

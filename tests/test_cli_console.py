@@ -2,7 +2,6 @@
 
 import io
 import threading
-from io import StringIO
 
 import pytest
 from rich.console import Console
@@ -45,36 +44,28 @@ def test_a_failure_passes_through_and_ends_the_lines() -> None:
     assert threading.active_count() == before
 
 
+class Lines(io.StringIO):
+    """A stream that signals when it is given a text with these words."""
+
+    def __init__(self, awaited: str = "") -> None:
+        super().__init__()
+        self.awaited, self.written = awaited, threading.Event()
+
+    def write(self, text: str) -> int:
+        if self.awaited in text:
+            self.written.set()
+        return super().write(text)
+
+
 def test_without_a_terminal_a_preparation_names_its_source_at_once_and_its_progress_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("attractor.console.SECONDS_BETWEEN", 0.001)
     monkeypatch.setattr(shared_console, "SECONDS_BETWEEN", 0.001)
-    said = StringIO()
-    seen = threading.Event()
-
-    class Spoken(StringIO):
-        def write(self, text: str) -> int:
-            if "tokenising: 50% 5.00k tokens of 15 documents" in text:
-                seen.set()
-            return said.write(text)
-
-    with LivePreparation(Console(file=Spoken(), width=150), "texts.jsonl") as live:
+    said = Lines("tokenising: 50% 5.00k tokens of 15 documents")
+    with LivePreparation(Console(file=said, width=150), "texts.jsonl") as live:
         assert said.getvalue().startswith("reading texts.jsonl\n")
         live(Progress("tokenising", 0.5, 5000, 15))
-        assert seen.wait(60)
-
-
-class Lines(io.StringIO):
-    """A stream that signals each write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = threading.Event()
-
-    def write(self, text: str) -> int:
-        self.written.set()
-        return super().write(text)
+        assert said.written.wait(60)
 
 
 def test_a_silent_command_reports_that_it_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:

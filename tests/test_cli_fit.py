@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attractor.train import fit
-from in_process import SHORT, TINY, Command
+from in_process import SHORT, TINY, Command, assert_refused
 
 OVERSIZED = {
     "width": (["--d-model=1000000"], ["d_model must leave", "got 1000000", "give a smaller d_model"]),
@@ -26,26 +26,20 @@ def attractor(attractor: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     return attractor
 
 
-def refused(said: tuple[int | str | None, str, str], *parts: str, printed: str = "") -> None:
-    code, out, err = said
-    assert (code, out) == (2, printed), said
-    (line,) = err.splitlines()
-    for part in ["error: ", *parts]:
-        assert part in line
-
-
 @pytest.mark.parametrize("command", [["train"], ["plan"], ["compare", "standard"]], ids=lambda command: command[0])
 @pytest.mark.parametrize("case", OVERSIZED)
 def test_a_run_that_cannot_fit_is_refused_in_one_line_before_anything_is_written(
     attractor: Command, command: list[str], case: str, tmp_path: Path
 ) -> None:
     options, parts = OVERSIZED[case]
-    refused(attractor(*command, "--device=cpu", *options), *parts)
+    assert_refused(attractor(*command, "--device=cpu", *options), *parts)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_long_sequence_is_refused_with_the_accumulation_that_fits(attractor: Command) -> None:
-    refused(attractor("train", "--device=cpu", "--seq-len=200000"), "batch_size must leave", "give accumulation=")
+    assert_refused(
+        attractor("train", "--device=cpu", "--seq-len=200000"), "batch_size must leave", "give accumulation="
+    )
 
 
 def test_a_study_of_runs_that_cannot_fit_is_refused_and_one_of_many_workers_too(
@@ -61,11 +55,13 @@ def test_a_study_of_runs_that_cannot_fit_is_refused_and_one_of_many_workers_too(
     )
     text = study.read_text()
     study.write_text(text.replace("WIDTH", "400_000"))
-    refused(attractor("study", "run", "study.py", "--device=cpu"), "d_model must leave", "got 400000", printed=EXECUTED)
+    assert_refused(
+        attractor("study", "run", "study.py", "--device=cpu"), "d_model must leave", "got 400000", printed=EXECUTED
+    )
     study.write_text(text.replace("WIDTH", "64"))
     monkeypatch.setattr(fit, "free_bytes", lambda device: 2**24)
     said = attractor("study", "run", "study.py", "--device=cpu", "--workers=2", "--launcher=local")
-    refused(said, "workers must be few enough", "got 2", "give --workers 1", printed=EXECUTED)
+    assert_refused(said, "workers must be few enough", "got 2", "give --workers 1", printed=EXECUTED)
     assert not Path("runs").exists()
 
 
@@ -86,7 +82,9 @@ def test_a_finished_run_is_shown_on_a_machine_that_could_not_train_it(
     monkeypatch.setattr(fit, "free_bytes", lambda device: 1)
     assert attractor("train", "--resume=run", "--device=cpu")[0] == 0
     Path("run/summary.json").unlink()
-    refused(attractor("train", "--resume=run", "--device=cpu"), "must leave the run within the memory that is free")
+    assert_refused(
+        attractor("train", "--resume=run", "--device=cpu"), "must leave the run within the memory that is free"
+    )
 
 
 def test_auto_stores_the_chosen_batch_and_accumulation(attractor: Command, monkeypatch: pytest.MonkeyPatch) -> None:

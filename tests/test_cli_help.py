@@ -108,6 +108,7 @@ def test_the_first_help_shows_17_commands_and_names_the_others(attractor: Comman
     first, everything = attractor("--help").out, attractor("help", "--all").out
     shown_first = [line.split()[0] for line in first.splitlines() if line[:2] == "  " and line[2] != " "]
     newcomers = "compare judge race train report watch runs study claims data list measure evaluate generate"
+    assert attractor() == (0, first, "")
     assert shown_first == [*newcomers.split(), "import", "export", "plan"]
     assert all(f"{name}," in first or f"{name} (" in first for name in FURTHER)
     assert all(f"  {command.split()[0]}  " in everything for command in COMMANDS)

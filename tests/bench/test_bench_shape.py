@@ -9,20 +9,14 @@ from attractor.models import SIZES, FastSlowConfig
 
 
 def test_a_name_changes_the_attention_or_the_model() -> None:
+    """Criterion: the last value of a field counts."""
     plain = config_of("coupled-euler", ON_CPU)
     assert plain.attention == "coupled-euler"
-    changed = config_of("coupled-euler:n_steps=3,dt=0.2,d_ff=96,qk_norm=True", ON_CPU)
+    changed = config_of("coupled-euler:n_steps=5,n_steps=3,dt=0.2,d_ff=96,qk_norm=True", ON_CPU)
     couple = changed.attention_config.couple
     assert isinstance(couple, Euler)
     assert (couple.n_steps, couple.dt, couple.qk_norm, changed.d_ff) == (3, 0.2, True, 96)
     assert changed.replace(attention="coupled-euler", d_ff=ON_CPU.d_ff, qk_norm=False) == plain
-
-
-def test_the_last_value_of_a_field_counts() -> None:
-    name = "coupled-euler:n_steps=3,n_steps=5"
-    couple = config_of(name, ON_CPU).attention_config.couple
-    assert isinstance(couple, Euler)
-    assert couple.n_steps == 5
 
 
 @pytest.mark.parametrize(

@@ -9,55 +9,32 @@ from time_predictions import in_words, predictions
 from attractor.bench import costs
 from attractor.errors import InputError
 from attractor.models import SIZES, FastSlowConfig
-from attractor.runs.quantity import Quantity
-from attractor.runs.study_record import Cell, Design, Outcome, StudyRecord
+from attractor.runs.study_record import StudyRecord
 from attractor.train.calibrate import RunCosts
 from attractor.train.config import RECIPES, Runtime
 from attractor.train.parts import forward_flops
 from five_papers import CLAIMS
+from invented_records import record
 from papers.fast_slow import two_timescales
 
 COUNTED = {"dense": (4.0, 1.6e6), "P=4": (3.25, 1.57e6), "P=8": (3.1, 1.4e6), "P=2": (4.0, 2.2e6)}
 
 
-def record(seconds: dict[str, float], jitter: float = 0.0) -> StudyRecord:
-    design = Design(
-        name="costs",
-        title="Costs",
-        question="How much?",
-        source="none",
-        scale="laptop",
-        rows_name="model",
-        rows=tuple(COUNTED),
-        columns_name="",
-        columns=("",),
-        seeds=(0,),
-        baseline="dense",
-        control=None,
-        budget="tokens",
-        quantities=(Quantity("L_eq", "layer_equivalents"),),
-    )
-    return StudyRecord(design, tuple(cell(row, summary_of(row, of_step, jitter)) for row, of_step in seconds.items()))
+def timed(seconds: dict[str, float], jitter: float = 0.0) -> StudyRecord:
+    """Return one timing of nine rounds, in which a step of each row takes these seconds."""
 
+    def summary(row: str, of_step: float) -> dict[str, Any]:
+        rounds = tuple(of_step * (1 + jitter * (-1) ** i) for i in range(9))
+        layers, flops = COUNTED[row]
+        counts = {"layer_equivalents": layers, "forward_flops_per_token": flops}
+        return counts | {"step_seconds": rounds, "step_cpu_seconds": rounds}
 
-def cell(row: str, summary: dict[str, Any]) -> Cell:
-    return Cell(row, "", {"label": row}, (Outcome(0, row, summary, {}, ()),), ())
-
-
-def summary_of(row: str, seconds: float, jitter: float) -> dict[str, Any]:
-    rounds = tuple(seconds * (1 + jitter * (-1) ** i) for i in range(9))
-    layers, flops = COUNTED[row]
-    return {
-        "layer_equivalents": layers,
-        "forward_flops_per_token": flops,
-        "step_seconds": rounds,
-        "step_cpu_seconds": rounds,
-    }
+    return record({row: [summary(row, of_step)] for row, of_step in seconds.items()}, control=None)
 
 
 def test_times_proportional_to_flops_are_predicted_by_flops_on_any_machine() -> None:
     for machine in (1e-9, 1e-6):
-        exact = predictions(record({row: machine * flops for row, (_, flops) in COUNTED.items()}, jitter=0.01))
+        exact = predictions(timed({row: machine * flops for row, (_, flops) in COUNTED.items()}, jitter=0.01))
         assert exact["FLOPs"].error == pytest.approx(0, abs=1e-12)  # all rows have the same jitter
         assert exact["FLOPs"].order == pytest.approx(1)
         assert exact["FLOPs"].seconds_per_count == pytest.approx(machine, rel=0.02)
@@ -66,13 +43,13 @@ def test_times_proportional_to_flops_are_predicted_by_flops_on_any_machine() -> 
 
 
 def test_times_proportional_to_layers_are_predicted_by_layers() -> None:
-    found = record({row: layers for row, (layers, _) in COUNTED.items()})
+    found = timed({row: layers for row, (layers, _) in COUNTED.items()})
     assert in_words(found).splitlines()[-1] == "processor time: layers over all positions is nearer"
 
 
 def test_too_few_rows_are_refused_in_one_line() -> None:
     with pytest.raises(InputError, match="three timed rows, got 1") as error:
-        predictions(record({"dense": 1.0}))
+        predictions(timed({"dense": 1.0}))
     assert "\n" not in str(error.value)
 
 
@@ -128,11 +105,11 @@ def test_the_claim_on_cost_can_come_out_either_way(speed: float, layers: float, 
     (claim,) = (claim for claim in CLAIMS if claim.id == "F4")
     assert claim.rule is not None
 
-    def timed(row: str, speed: float, layers: float, jitter: float) -> Cell:
+    def run(speed: float, layers: float, jitter: float) -> dict[str, Any]:
         seconds = tuple((1 + jitter * (i % 3 - 1)) / speed for i in range(9))
         times = {"tokens_per_second": speed, "step_seconds": seconds}
-        return cell(row, times | {"layer_equivalents": layers, "peak_memory_bytes": 1e8})
+        return times | {"layer_equivalents": layers, "peak_memory_bytes": 1e8}
 
-    rows = [("dense-minimind", 1.0, 4.0, 0.0), ("dense", 1.0, 4.0, 0.0), ("fast-slow", speed, layers, 0.01)]
-    judged = StudyRecord(record({}).design, tuple(timed(*row) for row in rows))
+    dense, ours = [run(1.0, 4.0, 0.0)], [run(speed, layers, 0.01)]
+    judged = record({"dense-minimind": dense, "dense": dense, "fast-slow": ours}, control=None)
     assert claim.rule.judge(judged).status == status

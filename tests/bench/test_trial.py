@@ -5,8 +5,7 @@ import torch
 
 from attractor.bench import passes
 from attractor.bench.passes import PASSES, Passes
-from attractor.bench.subprocess_timing import NotMeasured
-from attractor.bench.trial import BenchSetting, Trial, on_device, tried, warmed_up
+from attractor.bench.trial import BenchSetting, Trial, tried, warmed_up
 
 
 def test_passes_train_the_model_and_leave_no_gradient(setting: BenchSetting) -> None:
@@ -49,11 +48,3 @@ def test_a_subprocess_measures_the_memory_of_the_step(setting: BenchSetting) -> 
     n_parameters = warmed_up("standard", wide, 1)[0].n_parameters
     assert 12 * n_parameters < trial.peak_memory < 40 * n_parameters
     assert len(trial.calls) == 2
-
-
-def test_lack_of_memory_in_this_process_is_a_reason(setting: BenchSetting) -> None:
-    def run() -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-    with pytest.raises(NotMeasured, match=r"out of memory \(.* were free\)"):
-        on_device(run, setting.device)

@@ -10,7 +10,7 @@ from studies import study
 
 from attractor.claims.ledger import Entry, find_records, ledger, renewed_rule_dates
 from attractor.claims.verdicts import ClaimVerdict
-from attractor.report.ledger import cells, extent, ledger_table, markdown, print_ledger, shortened
+from attractor.report.ledger import cells, extent, markdown, print_ledger, shortened
 from attractor.runs.study_record import StudyRecord
 from five_papers import CLAIMS, PAPERS, RULE_DATES
 from invented_records import with_summaries
@@ -117,10 +117,6 @@ def test_the_reason_names_smaller_scales() -> None:
     place = IDS.index("C5")
     both = replace(laptop[place], others=(smoke[place].verdict,))
     assert "otherwise unclear (smoke, text): smoke scale" in markdown(PAPERS, [both])
-
-
-def test_the_table_does_not_depend_on_a_terminal() -> None:
-    assert ledger_table(entries()).row_count == len(CLAIMS)
 
 
 def test_the_page_counts_each_run_once_and_its_hours_by_core_and_by_gpu() -> None:

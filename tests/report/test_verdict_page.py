@@ -1,4 +1,4 @@
-"""Verdicts are shown on the console, in a page, in notebooks, in markdown and in LaTeX, and names are text in each."""
+"""Verdicts are shown on the console, in a page, in notebooks and in LaTeX, and names are text in each."""
 
 import math
 import random
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from attractor.report.table import on_console
 from attractor.report.verdict_page import pictures, thinned, write_page
-from attractor.report.verdict_table import markdown, on_console
 from attractor.verdict.observations import Observations, ObservedRun
 from attractor.verdict.outcome import Verdict, Verdicts
 
@@ -73,7 +73,6 @@ def test_every_form_has_the_same_numbers_and_reasons(few, tmp_path):
         "text": str(few),
         "page": page,
         "notebook": unescape(few._repr_html_()),
-        "markdown": unescape(markdown(few)),
         "latex": few.to_latex().replace("$-$", "-").replace("$<$", "<"),
     }
     for name, form in forms.items():
@@ -93,14 +92,10 @@ def test_names_from_files_are_text_in_every_form(tmp_path):
     for html in (page, fragment):
         assert "<script" not in html
         assert escape(SHOWN) in html.replace("&#34;", "&quot;").replace("&#39;", "&#x27;")
-    for text in (page, fragment, printed(hostile), str(hostile), markdown(hostile), hostile.to_latex()):
+    for text in (page, fragment, printed(hostile), str(hostile), hostile.to_latex()):
         assert "\x1b" not in text
         assert "\u202e" not in text
     assert str(hostile).count(SHOWN) >= 4
-    lines = [line for line in markdown(hostile).splitlines() if line.startswith("| ")]
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {8}
-    assert "<script" not in markdown(hostile)
-    assert "](y)" not in markdown(hostile)
     (row,) = [line for line in hostile.to_latex().splitlines() if "better" in line]
     assert len(re.findall(r"(?<!\\)&", row)) == 6
     assert r"\textbackslash{}input\{x\}" in row

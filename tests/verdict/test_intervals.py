@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from attractor.verdict.intervals import (
     Estimate,
@@ -14,18 +13,6 @@ from attractor.verdict.intervals import (
     seed_differences,
     summary,
 )
-
-
-@pytest.mark.parametrize("n", [2, 3, 10])
-@pytest.mark.parametrize("level", [0.95, 0.99])
-def test_a_paired_difference_is_that_of_the_paired_t_test(n, level):
-    of, against = np.random.default_rng(n).normal(size=(2, n))
-    interval = paired_difference(dict(enumerate(of)), dict(enumerate(against)), level)
-    test = stats.ttest_rel(of, against)
-    expected = test.confidence_interval(level)
-    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
-    assert interval.mean == pytest.approx(np.mean(of - against))
-    assert interval.excludes_zero == (test.pvalue < 1 - level)
 
 
 def test_only_common_seeds_are_paired():

@@ -43,12 +43,6 @@ def test_limits_of_power():
     assert power_of_pairs(1.0, 1e4, 2) == pytest.approx(1)
     by_n = [power_of_pairs(1.0, 0.7, n) for n in range(2, 30)]
     assert by_n == sorted(by_n)
-
-
-def test_the_detectable_difference_scales_with_the_noise_and_shrinks_with_pairs():
-    assert detectable_with_power(3.0, 6) == pytest.approx(3 * detectable_with_power(1.0, 6))
-    by_n = [detectable_with_power(1.0, n) for n in range(2, 20)]
-    assert by_n == sorted(by_n, reverse=True)
     normal_limit = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
     assert detectable_with_power(1.0, 10_000) * 100 == pytest.approx(normal_limit, rel=1e-3)
 

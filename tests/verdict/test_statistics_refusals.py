@@ -11,7 +11,6 @@ import pytest
 from attractor.errors import InputError
 from attractor.verdict import (
     Sequential,
-    bootstrap_interval,
     detectable_with_power,
     effective_speedup,
     holm,
@@ -36,14 +35,8 @@ def rows(n_max: int = 8, margin: float = 0.01, alpha: float = 0.05) -> Sequentia
 
 
 CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
-    *(
-        (interval, (SAMPLE,), {"level": x}, CONFIDENCE)
-        for interval in (mean_interval, bootstrap_interval)
-        for x in (95, 0.0)
-    ),
+    *((mean_interval, (SAMPLE,), {"level": level}, CONFIDENCE) for level in (95, 0.0)),
     *((spread_ratio, (SAMPLE, SAMPLE), {"level": level}, CONFIDENCE) for level in (95, 0.0, math.nan, 1.0)),
-    (bootstrap_interval, (SAMPLE,), {"level": 1.0}, CONFIDENCE),  # only a t interval may have the level 1
-    (bootstrap_interval, (SAMPLE,), {"n_samples": 1}, "n_samples must be an integer of at least 2, got 1"),
     (mean_interval, ([],), {}, "at least one value"),
     (summary, ({},), {}, "at least one value"),
     (summary, (np.ones((3, 4)),), {}, "values must be one for each run, in one dimension"),

@@ -17,15 +17,19 @@ counts = st.integers(2, 12)
 seeds = st.integers(0, 10_000)
 
 
-@given(seed=seeds, n=counts)
-def test_the_paired_test_is_scipys(seed, n):
+@given(seed=seeds, n=counts, level=st.sampled_from([0.95, 0.99]))
+def test_the_paired_test_is_scipys(seed, n, level):
     of, against = np.random.default_rng(seed).normal(size=(2, n))
-    found = paired_t_test(seed_differences(dict(enumerate(of)), dict(enumerate(against))))
+    by_seed = dict(enumerate(of)), dict(enumerate(against))
+    found = paired_t_test(seed_differences(*by_seed), level)
     expected = stats.ttest_rel(of, against)
+    interval = expected.confidence_interval(level)
     assert (found.statistic, found.p) == pytest.approx((expected.statistic, expected.pvalue), rel=1e-7)
     assert (found.degrees_of_freedom, found.n) == (n - 1, n)
-    assert found.interval == paired_difference(dict(enumerate(of)), dict(enumerate(against)))
-    assert found.interval.excludes_zero == (found.p < 0.05)
+    assert found.interval == paired_difference(*by_seed, level)
+    assert (found.interval.low, found.interval.high) == pytest.approx((interval.low, interval.high))
+    assert found.interval.mean == pytest.approx(np.mean(of - against))
+    assert found.interval.excludes_zero == (found.p < 1 - level)
 
 
 @given(seed=seeds, n=counts, m=counts)

@@ -7,12 +7,12 @@ The answer with the lowest energy is the best one (`attractor.evaluate.boards.ca
     n_boards, n_iterations
 
 K = 1 is the answer of the run's own validation, given more iterations than in training. A model in which no cell starts
-from noise has one answer to a board, and is not measured. The answers take 64 orbits of each board, which all K share.
+from noise has one answer to a board, and is not measured. Vote k is the same whatever K is.
 """
 
 from typing import Any
 
-from attractor.evaluate.boards.test_time_accuracy import accuracy_over_votes
+from attractor.evaluate.boards.test_time_accuracy import accuracy_over_time
 from attractor.kernels.precision import autocast
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
@@ -34,8 +34,8 @@ def votes_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
     for part, boards in task.sets.valid.items():
         asked, solutions = boards.boards[:N_BOARDS], boards.solutions[:N_BOARDS]
         with autocast(model.device, config.precision):  # in which the run was validated
-            points = accuracy_over_votes(model, asked, solutions, (N_ITERATIONS,), VOTES, config.seed)
-        for n_votes, (point,) in zip(VOTES, points, strict=True):
+            points = [accuracy_over_time(model, asked, solutions, (N_ITERATIONS,), n, config.seed)[0] for n in VOTES]
+        for n_votes, point in zip(VOTES, points, strict=True):
             for name, measure in MEASURES.items():
                 measured[name].setdefault(part, {})[str(n_votes)] = getattr(point, measure)
     n_boards = {part: min(N_BOARDS, len(boards)) for part, boards in task.sets.valid.items()}

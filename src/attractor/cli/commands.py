@@ -51,8 +51,9 @@ GROUPS = {
 # `watch` and `completion` find nothing, and `runs list` prints an object a line itself.
 WITH_JSON = tuple(name for name in COMMANDS if name not in ("runs list", "watch", "completion"))
 KINDS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: "FLAG"}
-# options that take a name which `list` shows
-NAMED = ("recipe", "size", "attention", "attention_global", "slow_attention", "task")
+# options that take a name which `list` shows, and the kind of these names
+NAMED = {"recipe": "recipes", "size": "sizes", "task": "tasks"}
+NAMED |= dict.fromkeys(("attention", "attention_global", "slow_attention"), "mechanisms")
 UNSET = ("; by default ", "; None: ")  # what comes before the meaning of None in the docstring of a field
 FROM_THE_TASK = ("vocab_size", "causal", "n_classes")  # fields of the model that the task decides
 

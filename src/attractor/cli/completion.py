@@ -4,19 +4,9 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from attractor.cli.commands import COMMANDS, names, options_of
+from attractor.cli.commands import COMMANDS, NAMED, names, options_of
 
-TAKE_NAMES = {  # options that take names, and the kind of names
-    "--attention": "mechanisms",
-    "--attention-global": "mechanisms",
-    "--slow-attention": "mechanisms",
-    "--baseline": "mechanisms",
-    "--size": "sizes",
-    "--recipe": "recipes",
-    "--task": "tasks",
-    "--corpus": "corpora",
-    "--on": "corpora",
-}
+TAKE_NAMES = NAMED | {"baseline": "mechanisms", "corpus": "corpora", "on": "corpora"}
 SCRIPT = """\
 # Completion for attractor in bash and zsh: source this file from ~/.bashrc or ~/.zshrc.
 if [ -n "${ZSH_VERSION-}" ]; then
@@ -65,9 +55,10 @@ def script() -> str:
         group: " ".join(name.split()[1] for name in COMMANDS if name.startswith(f"{group} ")) for group in groups
     }
     choices |= {name: " ".join(words_of(name)) for name in COMMANDS}
+    values = {f"--{option.replace('_', '-')}": " ".join(names()[kind]) for option, kind in TAKE_NAMES.items()}
     return SCRIPT % {
         "groups": "|".join(groups),
-        "values": "\n".join(branch(8, option, " ".join(names()[kind])) for option, kind in TAKE_NAMES.items()),
+        "values": "\n".join(branch(8, option, words) for option, words in values.items()),
         "commands": "\n".join(branch(16, f'"{name}"', words) for name, words in choices.items()),
     }
 

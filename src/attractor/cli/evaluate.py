@@ -109,13 +109,9 @@ def _validation_sets(args: EvaluateArguments, console: Console) -> None:
     with progress(console) as start_progress:
         rows = list(evaluate_run(run, question, start_progress))
     console.print(table_of(rows, question.votes))
-    evaluation = record(run, question, rows, command_line())
+    evaluation = record(run, question, rows)
     answer(console, **evaluation)
-    if args.out is None:
-        return
-    written = args.out / "evaluation.json"
-    write_json(written, evaluation)
-    say(console, str(written))
+    _write_record(args, evaluation, console)
 
 
 def _texts(args: EvaluateArguments, console: Console) -> None:
@@ -149,7 +145,7 @@ def _texts(args: EvaluateArguments, console: Console) -> None:
     answer(console, **results)
     if args.out is not None:
         write_text(args.out / "documents.jsonl", "".join(lines_of_documents(scores)))
-        _write_record(args, results, console)
+    _write_record(args, results, console)
 
 
 def _score(args: EvaluateArguments, folder: Path, name: str, texts: "Texts", console: Console) -> "TextScore":
@@ -187,9 +183,8 @@ def _tasks(args: EvaluateArguments, console: Console) -> None:
     fields_kept = ("results", "groups", "versions", "n-shot", "n-samples", "higher_is_better", "lm_eval_version")
     chosen = {name: results[name] for name in fields_kept if name in results}
     answer(console, **chosen)
-    if args.out is not None:
-        conditions = {"window": lm.max_length, "start": lm.prefix_token_id, "chat_template": args.apply_chat_template}
-        _write_record(args, {"model": causal.name, **conditions, "limit": args.limit, **chosen}, console)
+    conditions = {"window": lm.max_length, "start": lm.prefix_token_id, "chat_template": args.apply_chat_template}
+    _write_record(args, {"model": causal.name, **conditions, "limit": args.limit, **chosen}, console)
 
 
 def _make_out(args: EvaluateArguments) -> None:
@@ -218,7 +213,8 @@ def _has_validation_sets(folder: Path) -> bool:
 
 
 def _write_record(args: EvaluateArguments, results: dict[str, Any], console: Console) -> None:
-    assert args.out is not None
+    if args.out is None:
+        return
     conditions = {"checkpoint": args.checkpoint, "dtype": args.precision, "device": str(resolve_device(args.device))}
     written = args.out / "evaluation.json"
     write_json(written, {"command": command_line(), **conditions, **results, "environment": environment()})

@@ -164,9 +164,9 @@ def page(
     return "\n".join([*lines, "", *ending])
 
 
-def columns(rows: Sequence[tuple[str, str]], width: int, widest: int = WIDEST_NAME) -> list[str]:
+def columns(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
     """Lay out names on the left and their texts on the right."""
-    left = max(1, min(widest, max(len(name) for name, _ in rows), width // 2))
+    left = max(1, min(WIDEST_NAME, max(len(name) for name, _ in rows), width // 2))
     lines = []
     for name, text in rows:
         first, *others = textwrap.wrap(text, max(width - left - 4, NARROWEST), break_on_hyphens=False) or [""]

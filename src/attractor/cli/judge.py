@@ -49,7 +49,7 @@ def judge(args: JudgeArguments, console: Console) -> None:
     attractor judge runs.csv --margin 0.003
     attractor judge logs --value 'val_loss:([0-9.]+)' --out judged
     """
-    from attractor.report.verdict_table import on_console
+    from attractor.report.table import on_console
     from attractor.runs.observed import judge as judged
 
     require(bool(args.tables), "tables", "at least one file or folder", "none", "as attractor judge runs.csv")

@@ -116,8 +116,8 @@ def rows_of(rows: tuple[str, ...]) -> dict[str, str]:
 
 def show(running: Race, args: RaceArguments, console: Console) -> None:
     """Print the verdicts, write their page, and say what is missing."""
+    from attractor.report.table import on_console
     from attractor.report.verdict_page import write_page
-    from attractor.report.verdict_table import on_console
 
     verdicts = verdicts_of(running)
     answer(console, **verdicts.to_dict())

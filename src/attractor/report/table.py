@@ -1,15 +1,16 @@
-"""Write tables of texts for the console, at any width, and for markdown."""
+"""Write tables of texts, and verdicts, for the console at any width, and tables for markdown."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from textwrap import wrap
 
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, Group
 from rich.table import Table
 from rich.text import Text
 
 from attractor.console import console_table
+from attractor.verdict.outcome import N_TEXTS, Verdicts
 from attractor.verdict.words import markdown_escaped
 
 NARROW = 12  # letters; a narrower column is not legible
@@ -54,6 +55,11 @@ def _in_console(labels: Sequence[_Column], numbers: Sequence[_Column]) -> Table:
     for row in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*map(Text, row))
     return table
+
+
+def on_console(verdicts: Verdicts) -> Group:
+    """Return the table of verdicts and its sentences. `Verdicts` writes its other forms itself."""
+    return Group(InConsole(*verdicts.table(), n_labels=N_TEXTS), "", *map(Text, verdicts.sentences()))
 
 
 def in_markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], n_texts: int = 1) -> str:

@@ -1,6 +1,5 @@
 """Compute intervals, tests and plans for numbers by seed. Nothing here knows what a run is or imports torch."""
 
-from attractor.verdict.bootstrap import bootstrap_interval
 from attractor.verdict.intervals import (
     Interval,
     Summary,
@@ -21,7 +20,6 @@ __all__ = [
     "Sequential",
     "Speedup",
     "Summary",
-    "bootstrap_interval",
     "brown_forsythe",
     "detectable_with_power",
     "effective_speedup",

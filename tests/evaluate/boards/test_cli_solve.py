@@ -14,7 +14,7 @@ from attractor.evaluate import boards as solving
 from attractor.evaluate.boards.board_display import show_trajectory, verdict
 from attractor.tasks.sudoku import generate, show, solve
 from attractor.tasks.sudoku.formats import parse
-from in_process import Command
+from in_process import Command, assert_refused
 
 PUZZLE = "1.....2..3.....4"
 NINE = "..38.2..664..731....5..4...5.........7....2..234...9.78..4......21..97.........5."
@@ -83,11 +83,7 @@ def test_wrong_arguments_are_refused_in_one_line(
     for name, path in places.items():
         arguments = [argument.replace(f"run={name}", f"run={path}") for argument in arguments]
         arguments = [str(path) if argument == name else argument for argument in arguments]
-    code, out, err = attractor(*arguments)
-    assert (code, out) == (2, "")
-    (line,) = err.splitlines()
-    assert line.startswith("error: ")
-    assert part in line
+    assert_refused(attractor(*arguments), part)
 
 
 def test_an_impossible_place_of_results_is_refused_before_the_work(
@@ -122,7 +118,7 @@ def test_a_terminal_shows_every_iteration(size: int, monkeypatch: pytest.MonkeyP
     boards, solutions = generate(1, 6 if size == 4 else 40, seed=0, size=size)
     monkeypatch.setattr("attractor.evaluate.boards.board_display.SECONDS", 0.0)
     grids = np.stack([boards, boards, solutions])
-    trajectory = solving.Trajectory(grids, np.ones(grids.shape), np.array([[0.0], [-1.0], [-2.0]]))
+    trajectory = solving.Trajectory(grids, np.array([[0.0], [-1.0], [-2.0]]))
     terminal = StringIO()
     console = Console(file=terminal, force_terminal=True, width=80, color_system=None)
     show_trajectory(console, trajectory, boards[0])

@@ -16,16 +16,12 @@ def test_a_trajectory_holds_the_answer_after_each_number_of_iterations(model: Re
     puzzles, _ = boards
     answer = solving.solve(model, puzzles, 5, batch_size=3)
     trajectory, blank = answer.trajectory, puzzles == 0
-    assert trajectory.grids.shape == trajectory.confidences.shape == (6, *puzzles.shape)
+    assert trajectory.grids.shape == (6, *puzzles.shape)
     for n in range(1, 6):
         with torch.no_grad():
             logits, _ = model(torch.from_numpy(puzzles.reshape(len(puzzles), -1)), n_iterations=n)
-        sure, likeliest = logits.softmax(-1).max(-1)
-        assert np.array_equal(trajectory.grids[n][blank], likeliest.numpy().reshape(puzzles.shape)[blank])
-        confidences = sure.numpy().reshape(puzzles.shape)
-        np.testing.assert_allclose(trajectory.confidences[n][blank], confidences[blank], rtol=1e-5)
+        assert np.array_equal(trajectory.grids[n][blank], logits.argmax(-1).numpy().reshape(puzzles.shape)[blank])
     assert (trajectory.grids[:, ~blank] == puzzles[~blank]).all()
-    assert (trajectory.confidences[:, ~blank] == 1).all()
     assert np.array_equal(answer.grids, trajectory.grids[-1])
     np.testing.assert_allclose(answer.energies[:, 0], trajectory.energies[:-1].sum(axis=0), rtol=1e-12)
 
@@ -41,7 +37,7 @@ def test_changed_cells_and_violated_rules_are_counted(boards: Pair) -> None:
     wrong = solutions.copy()
     wrong[:, 0, 0] = wrong[:, 0, 1]  # violates the rule of a row, a box and a column
     grids = np.stack([wrong, wrong, solutions])
-    trajectory = solving.Trajectory(grids, np.ones(grids.shape), np.zeros(grids.shape[:2]))
+    trajectory = solving.Trajectory(grids, np.zeros(grids.shape[:2]))
     assert trajectory.n_changing.tolist() == [[0] * len(puzzles), [1] * len(puzzles)]
     assert (trajectory.n_broken[:2] == 3).all()
     assert not trajectory.n_broken[2].any()

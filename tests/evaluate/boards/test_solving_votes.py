@@ -109,25 +109,20 @@ def test_numbers_of_numpy_are_numbers(itrsa: RecurrentModel, boards: Pair) -> No
 
 def test_impossible_requests_are_refused(itrsa: RecurrentModel, transformer: LanguageModel, boards: Pair) -> None:
     puzzles = boards[0]
-    with pytest.raises(InputError, match="n_iterations must be an integer of at least 1, got 0"):
-        solving.solve(itrsa, puzzles, 0)
-    with pytest.raises(InputError, match="n_iterations must be an integer of at least 1, got 0"):
-        solving.cast_votes(itrsa, puzzles, (4, 0))
-    with pytest.raises(InputError, match="n_votes must be an integer of at least 1, got 0"):
-        solving.solve(itrsa, puzzles, n_votes=0)
-    with pytest.raises(InputError, match="batch_size must be an integer of at least 1, got 0"):
-        solving.solve(itrsa, puzzles, batch_size=0)
-    with pytest.raises(InputError, match="iterations must be at least one number"):
-        solving.cast_votes(itrsa, puzzles, ())
-    with pytest.raises(InputError, match="boards must be at least one"):
-        solving.solve(itrsa, puzzles[:0])
-    with pytest.raises(InputError, match=r"model must be recurrent.*'transformer'; give an itrsa"):
-        solving.solve(transformer, puzzles)
-    with pytest.raises(InputError, match=r"model must know 10 tokens.*vocab_size=5.*9 x 9"):
-        solving.solve(itrsa, np.zeros((1, 9, 9), dtype=int))
     standing = ItrSAConfig(vocab_size=5, d_model=16, n_heads=2, max_seq_len=16, blank=None).build(seed=0)
-    with pytest.raises(InputError, match="n_votes must be 1 where no cell starts from noise, got 2"):
-        solving.solve(standing, puzzles, n_votes=2)
+    for request, message in (
+        (lambda: solving.solve(itrsa, puzzles, 0), "n_iterations must be an integer of at least 1, got 0"),
+        (lambda: solving.cast_votes(itrsa, puzzles, (4, 0)), "n_iterations must be an integer of at least 1, got 0"),
+        (lambda: solving.solve(itrsa, puzzles, n_votes=0), "n_votes must be an integer of at least 1, got 0"),
+        (lambda: solving.solve(itrsa, puzzles, batch_size=0), "batch_size must be an integer of at least 1, got 0"),
+        (lambda: solving.cast_votes(itrsa, puzzles, ()), "iterations must be at least one number"),
+        (lambda: solving.solve(itrsa, puzzles[:0]), "boards must be at least one"),
+        (lambda: solving.solve(transformer, puzzles), "model must be recurrent.*'transformer'; give an itrsa"),
+        (lambda: solving.solve(itrsa, np.zeros((1, 9, 9), int)), "model must know 10 tokens.*vocab_size=5.*9 x 9"),
+        (lambda: solving.solve(standing, puzzles, n_votes=2), "n_votes must be 1 where no cell starts from noise"),
+    ):
+        with pytest.raises(InputError, match=message):
+            request()
 
 
 def test_equal_energies_take_the_first_and_nan_never_wins() -> None:

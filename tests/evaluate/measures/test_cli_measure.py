@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from rich.console import Console
 
 from attractor.cli.measure import MeasureArguments, measure
@@ -127,34 +126,16 @@ def test_a_model_that_cannot_be_loaded_leaves_the_page_of_those_before_it(
     assert "llama" in (out / "index.html").read_text()
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "bert"
-    config = transformers.BertConfig(
-        vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-    )
-    transformers.BertForMaskedLM(config).save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / name).write_bytes((llama / name).read_bytes())
-    return folder
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--length=100",), "length must be at most 64, the number of positions of 'llama', got 100"),
         (("--length=64", "--n-samples=400"), "on must have 400 passages of 64 tokens"),
-        (("--k=1000", *BRIEFLY), "k must be at most 128, the dimension of 8 positions of 16 numbers, got 1,000"),
     ],
 )
 def test_unusable_input_is_refused(options: tuple[str, ...], message: str, llama: Path, text: Path) -> None:
     with pytest.raises(InputError, match=message):
         attractor_measure(llama, "--on", text, *options)
-
-
-def test_an_encoder_is_refused(encoder: Path, text: Path) -> None:
-    with pytest.raises(InputError, match="model must be a causal language model, got 'bert' of BertForMaskedLM"):
-        attractor_measure(encoder, "--on", text)
 
 
 def test_measuring_restores_the_library_and_the_model(llama: Path, text: Path) -> None:

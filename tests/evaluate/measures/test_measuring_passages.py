@@ -69,7 +69,7 @@ def test_input_that_is_not_text_is_refused(tmp_path: Path) -> None:
         InputError, match=r"must be UTF-8 text, but .*latin' has a byte at offset 2 that is not UTF-8; .*iconv"
     ):
         text_of(str(tmp_path / "latin"))
-    with pytest.raises(InputError, match="does not exist; check it"):
+    with pytest.raises(InputError, match="does not exist; looked for in"):
         text_of(str(tmp_path / "nowhere.txt"))
     with pytest.raises(InputError, match="unknown source 'stdlib-cod'; did you mean 'stdlib-code'"):
         text_of("stdlib-cod")

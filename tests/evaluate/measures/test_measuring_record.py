@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -90,28 +89,16 @@ def test_the_table_fits_the_width_of_a_log() -> None:
     assert "2.50 ±1.24" in lines[2]
 
 
-class Addresses(HTMLParser):
-    """A parser that collects the addresses that a page would fetch, and its scripts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [tag] if tag in ("script", "link", "img", "iframe") else []
-        self.found += [str(value) for name, value in attrs if name in ("src", "href", "xlink:href")]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("n_models", [1, 2])
 def test_the_page_is_self_contained_and_escapes_foreign_text(n_models: int, tmp_path: Path) -> None:
     records = [record(name, PLAN, SAMPLES, **ABOUT) for name in (NAME, "b & c")[:n_models]]
     page = write_page(tmp_path / "new", contents(*records))
     html = page.read_text(encoding="utf-8")
-    parsed = Addresses()
-    parsed.feed(html)
-    assert all(address.startswith(("#", "data:image/png")) for address in parsed.found)
-    assert "<script" not in html
+    addresses = re.findall(r"""\b(?:src|href)=["']?([^"'\s>]*)""", html)
+    assert addresses
+    assert all(address.startswith(("#", "data:image/png")) for address in addresses)
+    assert not re.search(r"<(script|link|img|iframe)\b", html)
     assert "&lt;script&gt;" in html
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))

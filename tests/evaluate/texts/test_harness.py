@@ -54,12 +54,6 @@ def test_a_prompt_that_is_too_long_keeps_its_end(causal: Causal) -> None:
         lm.loglikelihood(asked("loglikelihood", ("a", long)))
 
 
-@pytest.mark.parametrize("window", [0, -5, N_POSITIONS + 1])
-def test_a_window_that_the_model_cannot_take_is_refused(causal: Causal, window: int) -> None:
-    with pytest.raises(InputError, match="window must be at"):
-        AttractorLM(causal, window)
-
-
 def test_unsupported_settings_are_refused(causal: Causal) -> None:
     for window, settings, said in (
         (None, {"max_gen_toks": N_POSITIONS}, "max_gen_toks must be .* less than 64, .* got 64; give a smaller number"),

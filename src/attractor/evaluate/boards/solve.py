@@ -18,7 +18,6 @@ class Trajectory:
     """What is read from the state at each time; the first axis is t = 0 to T."""
 
     grids: np.ndarray  # T + 1 x n x size x size; givens stay, and 0 is a blank that the model leaves
-    confidences: np.ndarray  # of the same shape: the probability of each symbol, 1 at givens
     energies: np.ndarray  # T + 1 x n
 
     @property
@@ -74,7 +73,7 @@ def solve(
     return Answers(trajectory.grids[-1], energies, winners, trajectory)
 
 
-_FIELDS = ("grids", "confidences", "energies")
+_FIELDS = ("grids", "energies")
 
 
 @torch.no_grad()
@@ -82,13 +81,12 @@ def _trajectory(
     model: RecurrentModel, boards: np.ndarray, votes: np.ndarray, n_iterations: int, seed: int
 ) -> Trajectory:
     tokens = torch.from_numpy(boards.reshape(len(boards), -1)).to(model.device)
-    grids, confidences, energies = [], [], []
+    grids, energies = [], []
     with evaluating(model):
         start = starts(model, tokens, torch.from_numpy(votes), seed)
         for state, energy in orbit(model, tokens, start, n_iterations):
-            confidence, symbol = digit_logits(model, state).float().softmax(-1).max(-1)
+            symbol = digit_logits(model, state).argmax(-1)
             grids.append(torch.where(tokens > 0, tokens, symbol).to(torch.uint8).cpu().numpy())
-            confidences.append(confidence.masked_fill(tokens > 0, 1.0).cpu().numpy())
             energies.append(energy.double().cpu().numpy())
     shape = (n_iterations + 1, *boards.shape)
-    return Trajectory(np.stack(grids).reshape(shape), np.stack(confidences).reshape(shape), np.stack(energies))
+    return Trajectory(np.stack(grids).reshape(shape), np.stack(energies))

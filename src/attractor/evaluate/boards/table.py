@@ -9,7 +9,6 @@ from rich.text import Text
 from attractor.console import console_table, in_time
 from attractor.evaluate.boards.evaluation import EvaluationRow, Question
 from attractor.runs.configuration import config_hash
-from attractor.runs.machine import environment
 from attractor.train.finished import Finished
 
 
@@ -31,22 +30,17 @@ def shown(name: str, value: float) -> str:
         return in_time(value)
     if name.startswith("n_"):
         return f"{value:,.0f}"
-    if "accuracy" in name:
-        return f"{value:.4f}"
     return f"{value:.4f}" if abs(value) < 1e3 else f"{value:,.1f}"
 
 
-def record(run: Finished, question: Question, rows: Sequence[EvaluationRow], command: str) -> dict[str, Any]:
+def record(run: Finished, question: Question, rows: Sequence[EvaluationRow]) -> dict[str, Any]:
     config = run.config.to_dict()
     return {
-        "command": command,
         "label": run.config.label,
         "run": config_hash(config),
         "checkpoint": run.checkpoint,
-        "device": str(run.model.device),
         "n_votes": question.votes,
         "seed": question.seed,
         "rows": [row.to_dict() for row in rows],
         "configuration": config,
-        "environment": environment(),
     }

@@ -7,7 +7,7 @@ import numpy as np
 
 from attractor.console import Advance, no_advance
 from attractor.errors import InputError
-from attractor.evaluate.boards.voting import cast_growing_votes
+from attractor.evaluate.boards.voting import cast_votes
 from attractor.models.language_model import LanguageModel
 from attractor.tasks.sudoku import boards_right
 from attractor.tasks.sudoku.board import as_boards
@@ -37,21 +37,6 @@ def accuracy_over_time(
 
     Boards are n x size x size.
     """
-    (points,) = accuracy_over_votes(model, boards, solutions, iterations, (n_votes,), seed, batch_size, advance)
-    return points
-
-
-def accuracy_over_votes(
-    model: LanguageModel,
-    boards: np.ndarray,
-    solutions: np.ndarray,
-    iterations: Sequence[int],
-    numbers: Sequence[int],
-    seed: int = 0,
-    batch_size: int = 256,
-    advance: Advance = no_advance,
-) -> list[list[Point]]:
-    """Return the points of `accuracy_over_time` for each number of votes, all read from the same answers."""
     boards, solutions = as_boards(boards), as_boards(solutions)
     if boards.shape != solutions.shape or not len(boards):
         raise InputError(
@@ -62,18 +47,16 @@ def accuracy_over_votes(
     if n_full:
         raise InputError(f"boards must have a blank each, and {n_full} of {len(boards)} have none; leave them out")
     targets = np.where(blank, solutions.reshape(len(boards), -1), NOT_SCORED)
+    votes = cast_votes(model, boards, iterations, n_votes, seed, batch_size, advance)
     return [
-        [
-            Point(
-                n,
-                board_accuracy=float(boards_right(targets, predictions).mean()),
-                cell_accuracy=float((predictions == targets)[blank].mean()),
-                energy=float(last_energies.mean()),
-                seconds=float(seconds) / len(boards),
-            )
-            for n, predictions, last_energies, seconds in zip(
-                sorted(set(iterations)), votes.predictions, votes.last_energies, votes.seconds, strict=True
-            )
-        ]
-        for votes in cast_growing_votes(model, boards, iterations, numbers, seed, batch_size, advance)
+        Point(
+            n,
+            board_accuracy=float(boards_right(targets, predictions).mean()),
+            cell_accuracy=float((predictions == targets)[blank].mean()),
+            energy=float(last_energies.mean()),
+            seconds=float(seconds) / len(boards),
+        )
+        for n, predictions, last_energies, seconds in zip(
+            sorted(set(iterations)), votes.predictions, votes.last_energies, votes.seconds, strict=True
+        )
     ]

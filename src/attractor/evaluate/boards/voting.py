@@ -52,28 +52,14 @@ def cast_votes(
     batch_size: int = 256,
     advance: Advance = no_advance,
 ) -> Votes:
-    (votes,) = cast_growing_votes(model, boards, iterations, (n_votes,), seed, batch_size, advance)
-    return votes
-
-
-def cast_growing_votes(
-    model: LanguageModel,
-    boards: np.ndarray,
-    iterations: Sequence[int],
-    numbers: Sequence[int],
-    seed: int = 0,
-    batch_size: int = 256,
-    advance: Advance = no_advance,
-) -> list[Votes]:
-    """Return the result for each number of votes. All share the answers, and the seconds that the most of them take."""
-    model, n_votes = recurrent(model), max(numbers)
+    model = recurrent(model)
     boards = require_answerable(model, boards, n_votes, batch_size)
     times = sorted({counted(n) for n in iterations})
     require(len(times) > 0, "iterations", "at least one number", iterations, "give the numbers of iterations to read")
     cells = boards.reshape(len(boards), -1)
     n_at_once = min(n_votes, batch_size)
     n_boards_at_once = max(1, batch_size // n_at_once)
-    parts: list[list[Votes]] = [[] for _ in numbers]
+    parts: list[Votes] = []
     with evaluating(model):
         for i in range(0, len(cells), n_boards_at_once):
             some, blocks = cells[i : i + n_boards_at_once], []
@@ -81,13 +67,7 @@ def cast_growing_votes(
                 votes = np.arange(first, min(first + n_at_once, n_votes))
                 blocks.append(_answers(model, some, votes, times, seed))
                 advance(len(some) * len(votes))
-            for number, elected in zip(numbers, parts, strict=True):
-                elected.append(_elect(blocks, number))
-    return [_joined(elected) for elected in parts]
-
-
-def _joined(parts: Sequence[Votes]) -> Votes:
-    """Return the votes on all boards, from those on some."""
+            parts.append(_elect(blocks))
     joined = {name: np.concatenate([getattr(part, name) for part in parts], axis=1) for name in BY_BOARD}
     return Votes(**joined, seconds=np.sum([part.seconds for part in parts], axis=0))
 
@@ -95,9 +75,9 @@ def _joined(parts: Sequence[Votes]) -> Votes:
 BY_BOARD = ("predictions", "winners", "energies", "last_energies")
 
 
-def _elect(blocks: Sequence[VoteBlock], number: int) -> Votes:
-    """Choose the winners by (1), from the first votes on some boards."""
-    answers, energies, lasts = (np.concatenate([block[i] for block in blocks], axis=2)[:, :, :number] for i in range(3))
+def _elect(blocks: Sequence[VoteBlock]) -> Votes:
+    """Choose the winners by (1), from all votes on some boards."""
+    answers, energies, lasts = (np.concatenate([block[i] for block in blocks], axis=2) for i in range(3))
     n_boards = energies.shape[1]
     winners = lowest(energies)  # (1)
     chosen = (np.arange(len(winners))[:, None], np.arange(n_boards), winners)

@@ -59,19 +59,8 @@ def lines_of_documents(scores: Sequence[TextScore]) -> Iterator[str]:
 
 
 def _summary(score: TextScore) -> dict[str, Any]:
-    names = (
-        "model",
-        "bits_per_byte",
-        "perplexity",
-        "nats_per_token",
-        "nats",
-        "n_tokens",
-        "n_bytes",
-        "window",
-        "stride",
-        "start",
-    )
-    return {name: getattr(score, name) for name in names} | {"n_documents": len(score.documents)}
+    names = "model bits_per_byte perplexity nats_per_token nats n_tokens n_bytes window stride start"
+    return {name: getattr(score, name) for name in names.split()} | {"n_documents": len(score.documents)}
 
 
 def _metrics(results: Mapping[str, Any]) -> list[tuple[str, Any]]:
