@@ -25,7 +25,7 @@ from attractor.control import QKClip, QuacK, query_key_heads
 from attractor.control.logit_maxima import NEVER, LogitMaxima
 from attractor.errors import InputError
 from attractor.evaluate.measures.sample import layers_of
-from attractor.hf.architectures import ARCHITECTURES
+from attractor.hf.architectures import architecture
 
 MOST_LAYERS, VOCABULARY, LENGTH = 4, 64, 12
 WIDTH, HEADS, HEAD = 32, 4, 8
@@ -288,8 +288,19 @@ def reason(refusal: str) -> str:
     return refusal.partition(";")[0]
 
 
-def line_of(row: Outcome, is_imported: bool) -> str:
-    start = f"| {row.model_type} | {row.kind} | {'yes' if is_imported else 'no'} |"
+def import_of(model_type: str) -> str:
+    """Return "yes", or the feature that attractor lacks for an import."""
+    try:
+        architecture(model_type)
+    except InputError as error:
+        lacking = re.search(r"attractor has no (.*?); 'attractor|: a model with an (encoder)", str(error))
+        assert lacking is not None, f"the import of {model_type} is refused without a feature"
+        return f"no: {lacking[1] or lacking[2]}"
+    return "yes"
+
+
+def line_of(row: Outcome) -> str:
+    start = f"| {row.model_type} | {row.kind} | {import_of(row.model_type)} |"
     if row.clip is None:
         return f"{start}  |  |  | not tried: {row.note} |"
     answers = " | ".join("no" if refusal else "yes" for refusal in (row.measure, row.clip, row.quack))
@@ -298,17 +309,16 @@ def line_of(row: Outcome, is_imported: bool) -> str:
 
 
 def page() -> str:
-    imported = {known.model_type for known in ARCHITECTURES}
     rows = sorted(outcomes(), key=lambda outcome: outcome.model_type)
     counts = [
         sum(outcome.clip == "" for outcome in rows),
         sum(bool(outcome.clip) and outcome.quack == "" for outcome in rows),
         sum(bool(outcome.quack) for outcome in rows),
         sum(outcome.clip is None for outcome in rows),
-        sum(outcome.model_type in imported for outcome in rows),
+        sum(import_of(outcome.model_type) == "yes" for outcome in rows),
         sum(outcome.clip is not None and not outcome.measure for outcome in rows),
     ]
-    lines = [line_of(row, row.model_type in imported) for row in rows]
+    lines = map(line_of, rows)
     return HEAD_OF_PAGE.format(transformers.__version__, *counts) + "\n".join(lines) + "\n"
 
 
