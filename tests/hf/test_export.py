@@ -363,7 +363,7 @@ def test_a_run_is_exported_with_tokenizer_card_and_code(run: Path, exported: Cal
 
 
 def test_options_of_the_command(run: Path, exported: Callable[..., Path], tmp_path: Path) -> None:
-    options = {"checkpoint": "last", "dtype": "bf16", "max_shard_size": "4KB", "self_contained": False}
+    options = {"checkpoint": "last", "precision": "bf16", "max_shard_size": "4KB", "self_contained": False}
     out = exported(run, out=tmp_path / "out", **options)
     assert len(list(out.glob("*.safetensors"))) > 1
     assert not list(out.glob("*.py"))
@@ -372,7 +372,7 @@ def test_options_of_the_command(run: Path, exported: Callable[..., Path], tmp_pa
     assert "| exported weights are of step | 4 |" in card
     for wrong, message in (
         ({"to": "onnx"}, "unknown format 'onnx'"),
-        ({"dtype": "fp64"}, "unknown dtype 'fp64'"),
+        ({"precision": "fp64"}, "unknown precision 'fp64'"),
         ({"checkpoint": "first"}, "unknown checkpoint 'first'"),
         ({"out": run}, "out must be a new or empty folder"),
         ({"push": "name"}, "push must be OWNER/NAME, got 'name'"),

@@ -55,5 +55,4 @@ class LatentNames(NamedTuple):
 
 LATENT = LatentNames()
 TITAN_LATENT = LatentNames("wq_a", "wq_b", "wkv_a", "wkv_b", "q_norm", "kv_norm", "wq")
-OF_SCORES = {name for names in PROJECTIONS.values() for name in (names.query, names.key)}
-OF_SCORES |= {*LATENT[:4], *TITAN_LATENT[:4]}
+OF_SCORES = {*LATENT[:4], *TITAN_LATENT[:4]}.union(*(names[:2] for names in PROJECTIONS.values()))

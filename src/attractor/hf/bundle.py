@@ -1,10 +1,12 @@
 """Rewrite the code of a model as stand-alone files, which an export carries to machines without attractor.
 
-Starting from one module, every attractor module that it imports, directly or indirectly, becomes one file of a flat
-folder. Loaders of remote code copy only the relative imports of a single folder.
+Starting from one module, every attractor module that it imports, directly or indirectly, becomes a part of a file in a
+flat folder. Loaders of remote code copy only the relative imports of a single folder. The modules of a room in `ROOMS`
+become one file, in the order in which they import one another.
 
-    attractor/models/block.py               models_block.py
-    from attractor.attention import Rope    from .attention_position import Rope    the module that defines it
+    attractor/models/block.py               in models.py
+    attractor/kernels/decay.py              kernels_decay.py
+    from attractor.attention import Rope    from .attention import Rope             nothing within attention.py
     Float[Tensor, "B T D"]                  Tensor                                  jaxtyping may not be installed
     import triton                           in try, with except: raise              loaders require it outside try
 
@@ -15,6 +17,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from graphlib import TopologicalSorter
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
@@ -23,6 +26,7 @@ from typing import NamedTuple, TypeGuard
 PACKAGE = Path(__file__).parents[1]
 ENTRY = "attractor.hf.model"
 FILES = {ENTRY: "modeling_attractor", "attractor.hf.config": "configuration_attractor"}  # Hugging Face's convention
+ROOMS = ("attention", "equilibrium", "models")  # no two of their modules give one name to two things
 SHAPES = "jaxtyping"
 OPTIONAL = "triton"  # imported on a GPU only
 HEAD = "# {place} of attractor {version}. SPDX-License-Identifier: Apache-2.0\n"
@@ -31,18 +35,22 @@ HEAD = "# {place} of attractor {version}. SPDX-License-Identifier: Apache-2.0\n"
 @cache
 def self_contained_code(entry: str = ENTRY) -> Mapping[str, str]:
     """Return the text of all files by name, that of the entry first."""
-    files: dict[str, str] = {}
+    needed: dict[str, list[str]] = {}  # what each module imports, when it is imported
+    texts: dict[str, str] = {}
     waiting = [entry]
     while waiting:
         module = waiting.pop(0)
-        name = f"{file_name(module)}.py"
-        if name not in files:
+        if module not in texts:
             source = source_of(module)
             assert source is not None, f"{module} is no module of attractor"
-            text, needed = rewritten(source.read_bytes())
+            text, imported = rewritten(source.read_bytes(), file_name(module))
             head = HEAD.format(place=source.relative_to(PACKAGE.parent).as_posix(), version=version(PACKAGE.name))
-            files[name] = head + text
-            waiting += needed
+            texts[module], needed[module] = head + text, [defined.module for defined in imported if defined.at_once]
+            waiting += [defined.module for defined in imported]
+    parts: dict[str, list[str]] = {}
+    for module in TopologicalSorter(needed).static_order():
+        parts.setdefault(f"{file_name(module)}.py", []).append(texts[module])
+    files = {name: "\n\n".join(parts[name]) for name in dict.fromkeys(f"{file_name(module)}.py" for module in texts)}
     return files | {f"{file_name(entry)}.py": with_imports_of(files, entry)}
 
 
@@ -56,24 +64,27 @@ def with_imports_of(files: Mapping[str, str], entry: str) -> str:
 
 
 def file_name(module: str) -> str:
-    return FILES.get(module) or "_".join(module.split(".")[1:])
+    room, *inner = module.split(".")[1:]
+    return FILES.get(module) or (room if room in ROOMS else "_".join([room, *inner]))
 
 
-def rewritten(content: bytes) -> tuple[str, list[str]]:
-    """Return a module's text for the flat folder, and the attractor modules that it imports."""
+def rewritten(content: bytes, file: str = "") -> tuple[str, list["Origin"]]:
+    """Return a module's text for this file of the flat folder, and what it imports from attractor."""
     nodes = list(ast.walk(ast.parse(content)))
     internal = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module and is_internal(node.module)]
     of_types = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == SHAPES]
-    origins = {node: [origin(str(node.module), alias) for alias in node.names] for node in internal}
+    origins = {
+        node: [origin(str(node.module), alias, not node.col_offset) for alias in node.names] for node in internal
+    }
     shapes = {alias.name for node in of_types for alias in node.names}
     starts = list(accumulate(map(len, content.splitlines(keepends=True)), initial=0))
-    edits = [Edit.of_lines(starts, node, "".join(relative(origins[node], node.col_offset))) for node in internal]
+    edits = [Edit.of_lines(starts, node, "".join(relative(origins[node], node.col_offset, file))) for node in internal]
     edits += [Edit.of_lines(starts, node, "") for node in of_types]
     edits += [Edit.of(starts, node, type_of(node)) for node in nodes if is_annotation(node, shapes)]
     edits += [Edit.of_lines(starts, node, tried(node)) for node in nodes if is_optional(node)]
     for edit in sorted(edits, reverse=True):  # from the end, so that earlier offsets stay valid
         content = content[: edit.start] + edit.text.encode() + content[edit.end :]
-    return content.decode(), [imported.module for node in internal for imported in origins[node]]
+    return content.decode(), [imported for node in internal for imported in origins[node]]
 
 
 class Edit(NamedTuple):
@@ -119,16 +130,17 @@ class Origin:
     module: str
     name: str | None  # None where the module itself is imported
     alias: str
+    at_once: bool = True  # imported when the module is, and not in a function
 
 
-def origin(module: str, alias: ast.alias) -> Origin:
+def origin(module: str, alias: ast.alias, at_once: bool = True) -> Origin:
     local_name = alias.asname or alias.name
     if source_of(f"{module}.{alias.name}") is not None:
-        return Origin(f"{module}.{alias.name}", None, local_name)
+        return Origin(f"{module}.{alias.name}", None, local_name, at_once)
     reexport = reexports(module).get(alias.name)
     if reexport is None:
-        return Origin(module, alias.name, local_name)
-    return Origin(reexport.module, reexport.name, local_name)
+        return Origin(module, alias.name, local_name, at_once)
+    return Origin(reexport.module, reexport.name, local_name, at_once)
 
 
 @cache
@@ -142,21 +154,28 @@ def reexports(module: str) -> dict[str, Origin]:
     return {alias.asname or alias.name: origin(place, alias) for place, alias in named}
 
 
-def relative(origins: list[Origin], indent: int) -> Iterator[str]:
-    """Yield a relative import for every module that names come from, and two lines for an imported module."""
+def relative(origins: list[Origin], indent: int, own_file: str = "") -> Iterator[str]:
+    """Yield a relative import for every file that names come from, and two lines for an imported module.
+
+    What stands in the file already needs no import, but a block of code needs a line."""
     space = " " * indent
-    by_module: dict[str, list[str]] = {}
+    by_file: dict[str, list[str]] = {}
     for defined in origins:
         file = file_name(defined.module)
-        if defined.name is None:
+        if file == own_file:
+            by_file.setdefault("", [])
+        elif defined.name is None:
             # Loaders copy only files that are imported in the first form.
             yield f"{space}from .{file} import __name__ as _\n"
             yield f"{space}from . import {file} as {defined.alias}\n"
         else:
             name = defined.name if defined.name == defined.alias else f"{defined.name} as {defined.alias}"
-            by_module.setdefault(file, []).append(name)
-    for file, names in by_module.items():
-        yield f"{space}from .{file} import {', '.join(names)}\n"
+            by_file.setdefault(file, []).append(name)
+    for file, names in by_file.items():
+        if file:
+            yield f"{space}from .{file} import {', '.join(names)}\n"
+        elif indent:
+            yield f"{space}pass\n"
 
 
 def is_internal(module: str) -> bool:

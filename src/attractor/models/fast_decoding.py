@@ -27,8 +27,8 @@ from attractor.attention.score.softmax import SoftmaxScore
 from attractor.models.block import Block
 from attractor.models.mlp import GatedMLP
 
-Parts = tuple[Any, ...]  # the modules of one block, in the order of KINDS
-KINDS = (
+Parts = tuple[Any, ...]  # the modules of one block, in the order of OF_BLOCK
+OF_BLOCK = (
     Block,
     *(nn.RMSNorm, Attention, nn.Identity, nn.RMSNorm, GatedMLP, nn.Identity, nn.Dropout),
     *(HeadProjection, IdentityCoupling, nn.Identity, nn.Identity, SoftmaxScore, PlainOutput),
@@ -59,11 +59,11 @@ def _parts(block: nn.Module) -> Parts | None:
         (13, ("out",)),
         (5, ("gate", "up", "down")),
     ):
-        if type(parts[start]) is not KINDS[start]:
+        if type(parts[start]) is not OF_BLOCK[start]:
             return None
         table = parts[start]._modules
         parts += [table[name] for name in names]
-    if tuple(map(type, parts)) != KINDS or block.training or parts[12].softcap is not None:
+    if tuple(map(type, parts)) != OF_BLOCK or block.training or parts[12].softcap is not None:
         return None
     if block.branch_scale != 1 or parts[2].rotated_part != "whole":
         return None

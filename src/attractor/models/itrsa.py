@@ -51,7 +51,7 @@ class UnitNorm(nn.Module):
         return F.rms_norm(x, (width,), self.weight * width**-0.5, NEVER_LESS)
 
 
-NORMS: dict[str, Callable[[int], nn.Module]] = {
+STATE_NORMS: dict[str, Callable[[int], nn.Module]] = {
     "unit": UnitNorm,
     "rms": partial(nn.RMSNorm, eps=NEVER_LESS),
     "none": nn.Identity,
@@ -75,8 +75,8 @@ class ItrSAConfig(RecurrentConfig["ItrSA"]):
 
     def __post_init__(self) -> None:
         require(0 < self.eta < float("inf"), "eta", "positive and finite", self.eta)
-        if self.norm not in NORMS:
-            raise unknown("norm", self.norm, NORMS)
+        if self.norm not in STATE_NORMS:
+            raise unknown("norm", self.norm, STATE_NORMS)
         if not self.inject:
             self.require_stimulus_at_the_start()
         if self.readout_width is not None:
@@ -121,7 +121,7 @@ class ItrSA(RecurrentModel):
             if config.energy is None
             else ENERGIES[config.energy](config.d_model, config.n_heads, config.dropout)
         )
-        self.state_norm = NORMS[config.norm](config.d_model)
+        self.state_norm = STATE_NORMS[config.norm](config.d_model)
         self.lengths = None if config.readout_width is None else Lengths(config, config.readout_width)
 
     def response(self, state: Tensor, stimulus: Tensor, inputs: IterationInputs) -> tuple[Tensor, Tensor]:

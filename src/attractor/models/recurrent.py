@@ -47,11 +47,11 @@ def standing_rows(length: int, width: int) -> Tensor:
     return standing_noise(16 * math.ceil(length / 16), width)  # torch would draw the last 16 of other counts anew
 
 
-Model = TypeVar("Model", bound="RecurrentModel", covariant=True)
+OfFamily = TypeVar("OfFamily", bound="RecurrentModel", covariant=True)
 
 
 @dataclass(frozen=True)
-class RecurrentConfig(ModelConfig[Model]):
+class RecurrentConfig(ModelConfig[OfFamily]):
     """The config of a recurrent model; the defaults are for Sudoku."""
 
     vocab_size: int = 10
@@ -90,7 +90,7 @@ class RecurrentConfig(ModelConfig[Model]):
     def layer_equivalents(self) -> float:
         return float(self.n_iterations)
 
-    def build(self, seed: int | None = None) -> Model:
+    def build(self, seed: int | None = None) -> OfFamily:
         model = super().build(seed)
         with torch.no_grad():
             model.scale_to_states()

@@ -36,11 +36,11 @@ from attractor.attention import build
 from attractor.errors import require, unknown
 from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models.config import ROTATIONS
+from attractor.models.itrsa import NEVER_LESS
 from attractor.models.mlp import MLPS
 from attractor.models.recurrent import IterationInputs, RecurrentConfig, RecurrentModel, standing_noise
 
 MIXERS = ("attention", "mlp")
-NEVER_LESS = 1e-24  # added to a mean square, so that only a state of zeros is affected
 HALTING_WEIGHT = 0.5  # of the halting head's loss, as published
 NEVER_HALTS = -5.0  # initial halting logit, as published
 

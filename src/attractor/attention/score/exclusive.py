@@ -18,7 +18,7 @@ from attractor.attention.mask import Mask
 from attractor.attention.score.softmax import Softmax, SoftmaxScore
 from attractor.attention.stage import HeadLayout, Shape
 
-LEAST = 1e-8  # |v|^2 below which nothing is taken away
+SMALLEST = 1e-8  # |v|^2 below which nothing is taken away
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ExclusiveScore(SoftmaxScore):
         # Sums of products keep their precision in half precision.
         wide = torch.promote_types(v.dtype, torch.float32)
         along = (context * values).sum(-1, keepdim=True, dtype=wide)
-        share = along / values.square().sum(-1, keepdim=True, dtype=wide).clamp(min=LEAST)
+        share = along / values.square().sum(-1, keepdim=True, dtype=wide).clamp(min=SMALLEST)
         if self.amount is not None:
             share = share * self.amount.to(wide).tanh().view(-1, 1, 1)  # (2)
         return context - share.to(v.dtype) * values  # (1)
