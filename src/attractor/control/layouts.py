@@ -63,7 +63,8 @@ def separate(name: str, module: nn.Module) -> DotProduct | None:
 def stacked(name: str, module: nn.Module) -> DotProduct | None:
     """Read in_proj_weight of torch's own attention: all queries, then all keys, then all values.
 
-    Beside a learned key (`bias_k`), whose logits follow the query weights alone, or a plain weight, it is unknown."""
+    It is unknown with a learned key (`bias_k`), whose logits follow the query weights alone, and where the weight is no
+    plain matrix."""
     if not isinstance(module, nn.MultiheadAttention) or module.bias_k is not None:
         return None
     weight, n_heads, width = module.in_proj_weight, module.num_heads, module.head_dim
