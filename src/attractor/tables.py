@@ -91,23 +91,24 @@ def parquet_batches(
     with parquet.ParquetFile(path) as file:
         names = list(dict.fromkeys(file.schema_arrow.names if columns is None else columns))
         check_columns(path, file.schema_arrow.names, names)
-        row = 0
-        for number in range(file.num_row_groups):
-            if row + file.metadata.row_group(number).num_rows <= start:
-                row += file.metadata.row_group(number).num_rows
-                continue
-            for batch in file.iter_batches(_rows_at_once(path, file, number, names), [number], names):
-                if row + len(batch) > start:
-                    yield row, (row + len(batch)) / file.metadata.num_rows, batch
-                row += len(batch)
+        row, described = 0, file.metadata
+        with parquet.ParquetFile(path, metadata=described, read_dictionary=names) as codes:
+            for number in range(described.num_row_groups):
+                group = described.row_group(number)
+                if row + group.num_rows <= start:
+                    row += group.num_rows
+                    continue
+                for batch in file.iter_batches(_rows_at_once(path, codes, group, number, names), [number], names):
+                    if row + len(batch) > start:
+                        yield row, (row + len(batch)) / described.num_rows, batch
+                    row += len(batch)
 
 
-def _rows_at_once(path: Path, file: Any, number: int, names: Sequence[str]) -> int:
+def _rows_at_once(path: Path, codes: Any, group: Any, number: int, names: Sequence[str]) -> int:
     """Return how many rows of a group to read at once. A few codes in a file may stand for long texts, each as often as
     it is used, so the longest text of each dictionary counts."""
-    from pyarrow import compute, parquet, types
+    from pyarrow import compute, types
 
-    group = file.metadata.row_group(number)
     chunks = [group.column(place) for place in range(group.num_columns)]
     chunks = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in names]
     for chunk in chunks:
@@ -118,11 +119,10 @@ def _rows_at_once(path: Path, file: Any, number: int, names: Sequence[str]) -> i
     longest = sum(chunk.total_uncompressed_size for chunk in chunks) / max(group.num_rows, 1)
     coded = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page and chunk.path_in_schema in names]
     if coded:
-        with parquet.ParquetFile(path, read_dictionary=coded) as codes:
-            for batch in codes.iter_batches(1, [number], coded):
-                dictionaries = [column.dictionary for column in batch.columns if types.is_dictionary(column.type)]
-                longest += sum(compute.max(compute.binary_length(texts)).as_py() or 0 for texts in dictionaries)
-                break
+        for batch in codes.iter_batches(1, [number], coded):
+            dictionaries = [column.dictionary for column in batch.columns if types.is_dictionary(column.type)]
+            longest += sum(compute.max(compute.binary_length(texts)).as_py() or 0 for texts in dictionaries)
+            break
     return min(BATCH_ROWS, max(1, int(BATCH_BYTES / max(longest, 1))))
 
 

@@ -194,7 +194,7 @@ def _from_path(place: str, what: str) -> ModuleType:
     except Exception as error:
         raise InputError(
             f"{what} must be FILE.py or the dotted path of an installed module, and '{place}' cannot be imported: "
-            f"{in_words(error)}; a file of the current folder is named by its path, as mine.py:Mine"
+            f"{in_words(error)}; a file of the current folder is named by its path, as {place.replace('.', '/')}.py"
         ) from error
     finally:
         sys.path[:] = searched
