@@ -70,7 +70,7 @@ class EvaluateArguments(OfTrainedModel):
     precision: str | None = None
     """fp32, bf16 or fp16; by default as in training or as stored"""
     out: Path | None = None
-    """folder for evaluation.json and its figures"""
+    """folder for evaluation.json and, of texts, documents.jsonl"""
 
 
 def evaluate(args: EvaluateArguments, console: Console) -> None:
