@@ -255,6 +255,8 @@ def test_chosen_runs_are_drawn_over_each_other(server: LiveServer, runs: Path) -
     assert {*names[0]} == {hostile, "gated, seed 0 (interrupted)", "gated, seed 0 (twin)"}
     assert names[1] == ["gated, seed 0 (twin)"]
     assert "<h1>3 runs</h1>" in page
+    first, second = (ask(server, f"/overlay?run={key}")[1] for key in ("interrupted", "twin"))  # of one label
+    assert first != second
     assert "Tick runs" in ask(server, "/overlay")[1]
     many = "&".join(f"run={begun(runs / f'many-{n}').path.name}" for n in range(25))
     assert "<h1>24 runs of 25</h1>" in ask(server, f"/overlay?{many}")[1]

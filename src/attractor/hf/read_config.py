@@ -232,12 +232,7 @@ def olmo3(stored: Described) -> dict[str, Any]:
 
 
 def gemma2(stored: Described) -> dict[str, Any]:
-    return (
-        scaled_embeddings(stored)
-        | windows(stored, kinds_of_layers(stored, 2))
-        | {"norms_per_block": 4}
-        | capped(stored)
-    )
+    return scaled_embeddings(stored) | windows(stored, kinds_of_layers(stored, 2)) | capped(stored)
 
 
 def vaultgemma(stored: Described) -> dict[str, Any]:

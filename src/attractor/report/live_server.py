@@ -153,7 +153,7 @@ class Pages:
             line.label if labels.count(line.label) == 1 else f"{line.label} ({line.place})": self.watched.runs[line.key]
             for line in lines
         }
-        name, version = " ".join([OVERLAY, *runs]), (len(chosen), *lines)
+        name, version = " ".join([OVERLAY, *(line.key for line in lines)]), (len(chosen), *lines)
         return self._drawn(name, version, lambda: render_overlay(runs, len(chosen), self.live))
 
     def _drawn(self, name: str, version: tuple[object, ...], draw: Callable[[], str]) -> str:
