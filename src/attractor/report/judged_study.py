@@ -141,7 +141,6 @@ class JudgedStudy:
         self._spreads: dict[tuple[str, str, Quantity], Spread] = {}
         self.headlines = tuple(map(self.with_layers, self.design.quantities))
         self.tested = tuple(quantity for quantity in self.headlines if not quantity.is_cost) or self.headlines
-        self._cells = {(cell.row, cell.column): cell for cell in record.cells}
         self.at_looks = record.sequential_rows() if self.design.looks else None
         language = self.design.control is not None
         self.sensitivity = {column: self._sensitivity(column) for column in self.design.columns} if language else {}
@@ -159,7 +158,7 @@ class JudgedStudy:
         return tuple((measure,) for measure in self.headlines)
 
     def cell(self, row: str, column: str) -> Cell:
-        return self._cells.get((row, column)) or Cell(row, column, {}, (), self.design.seeds)
+        return self.record.cell(row, column)
 
     def spread(self, row: str, column: str, measure: Quantity) -> Spread:
         key = row, column, measure

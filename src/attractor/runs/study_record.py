@@ -230,7 +230,12 @@ class StudyRecord:
         return record
 
     def cell(self, row: str, column: str = "") -> Cell:
-        return next(cell for cell in self.cells if (cell.row, cell.column) == (row, column))
+        """Return the cell at a place, which is empty where the study does not have it."""
+        return self._by_place.get((row, column)) or Cell(row, column, {}, (), self.design.seeds)
+
+    @cached_property
+    def _by_place(self) -> dict[tuple[str, str], Cell]:
+        return {(cell.row, cell.column): cell for cell in self.cells}
 
     def column(self, column: str = "") -> Iterator[Cell]:
         return (cell for cell in self.cells if cell.column == column)
