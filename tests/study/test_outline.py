@@ -10,7 +10,7 @@ from attractor.errors import InputError
 from attractor.runs.machine import is_tracked
 from attractor.study import load_study
 from attractor.study.outline import outline_of
-from in_process import command_in_process
+from in_process import Command, assert_refused
 
 STUDIES = list(five_papers.STUDIES.values())
 TRAP = """
@@ -44,16 +44,13 @@ def test_every_form_of_a_study_is_listed(line: str, title: str, tmp_path: Path) 
     assert outline_of(tmp_path / "own.py").title == title
 
 
-def test_a_list_executes_nothing_and_one_damaged_file_hides_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_list_executes_nothing_and_one_damaged_file_hides_no_other(attractor: Command, tmp_path: Path) -> None:
     folder = tmp_path / "others"
     folder.mkdir()
     (folder / "trap.py").write_text(TRAP)
     (folder / "a-damaged.py").write_text("STUDY = (\n")
     (folder / "b-empty.py").write_text("x = 1\n")
-    code, said, _ = command_in_process(monkeypatch, capsys)("study", "list", "others")
+    code, said, _ = attractor("study", "list", "others")
     assert code == 0
     assert not (tmp_path / "executed").exists()
     assert "others/trap.py: A trap" in said
@@ -62,22 +59,17 @@ def test_a_list_executes_nothing_and_one_damaged_file_hides_no_other(
     assert "'others/b-empty.py' must define STUDY" in said
 
 
-def test_code_outside_of_a_repository_is_announced_before_it_is_executed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_code_outside_of_a_repository_is_announced_before_it_is_executed(attractor: Command, tmp_path: Path) -> None:
     (tmp_path / "trap.py").write_text(TRAP)
     for words in (["init", "--quiet"], ["add", "trap.py"]):  # what a stranger's repository tracks is no better
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    code, said, error = command_in_process(monkeypatch, capsys)("study", "plan", "trap.py")
+    code, said, error = attractor("study", "plan", "trap.py")
     assert code == 2
     assert "'trap.py' is Python code from outside of attractor's repository, and is executed now" in said
     assert (tmp_path / "executed").exists()
     assert error.count("\n") == 1
     (tmp_path / "notes.txt").write_text("")
-    code, said, error = command_in_process(monkeypatch, capsys)("study", "plan", "notes.txt")
-    assert (code, said) == (2, "")
-    assert "study must be a Python file" in error
+    assert_refused(attractor("study", "plan", "notes.txt"), "study must be a Python file")
 
 
 @pytest.mark.skipif(not is_tracked(Path(__file__)), reason="needs a checkout by git")

@@ -142,9 +142,15 @@ def paths(runs: Path) -> list[Path]:
     return [runs / f"{attention}-{seed}" for attention, seeds in ROWS.items() for seed in seeds]
 
 
+@pytest.fixture(scope="module")
+def study(runs: Path) -> StudyResult:
+    return attractor.compare(paths(runs))
+
+
 def test_compared_runs_are_the_study_that_the_command_writes(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Criterion: nothing is written without `out`, and a folder, a record and the runs give the same rows."""
     monkeypatch.chdir(tmp_path)
     study = attractor.compare([paths(runs)[0], loaded_run(paths(runs)[1]), *map(str, paths(runs)[2:])])
     assert not list(tmp_path.iterdir())
@@ -152,15 +158,12 @@ def test_compared_runs_are_the_study_that_the_command_writes(
     assert code == 0, errors
     (written,) = tmp_path.glob("runs/compare-*")
     assert StudyRecord.read(written) == study.record
-    again = attractor.load(written)
-    assert isinstance(again, StudyResult)
-    assert again.rows == study.rows
-    assert again.verdicts == study.verdicts
-    from_record = attractor.load(written / "record.json")
-    assert isinstance(from_record, StudyResult)
-    assert from_record.rows == study.rows
+    for place in (written, written / "record.json"):
+        again = attractor.load(place)
+        assert isinstance(again, StudyResult)
+        assert (again.rows, again.verdicts) == (study.rows, study.verdicts)
     with pytest.raises(InputError, match="load the folder of the study"):
-        _ = from_record.runs
+        _ = again.runs
 
 
 def test_with_out_the_study_and_its_page_are_written(runs: Path, tmp_path: Path) -> None:
@@ -169,8 +172,7 @@ def test_with_out_the_study_and_its_page_are_written(runs: Path, tmp_path: Path)
     assert StudyRecord.read(tmp_path / "study") == study.record
 
 
-def test_the_table_holds_means_intervals_differences_and_costs(runs: Path) -> None:
-    study = attractor.compare(paths(runs))
+def test_the_table_holds_means_intervals_differences_and_costs(runs: Path, study: StudyResult) -> None:
     table = study.table
     assert list(table.index) == ["standard", "gated"]
     perplexities = [loaded_run(runs / f"gated-{seed}").summary["metric"]["value"] for seed in (0, 1)]
@@ -184,8 +186,7 @@ def test_the_table_holds_means_intervals_differences_and_costs(runs: Path) -> No
     assert table.loc["standard", "outcome"] == "baseline"
 
 
-def test_a_study_gives_its_runs_figures_and_html(runs: Path) -> None:
-    study = attractor.compare(paths(runs))
+def test_a_study_gives_its_runs_figures_and_html(runs: Path, study: StudyResult) -> None:
     assert [run.path for run in study.runs] == [path.resolve() for path in paths(runs)]
     assert isinstance(study.plot("differences"), Figure)
     with pytest.raises(InputError, match="unknown figure 'difference'; did you mean 'differences'"):
@@ -245,14 +246,15 @@ def test_a_folder_of_runs_is_a_table_with_its_best_run(runs: Path) -> None:
 
 
 def test_a_path_that_is_neither_run_nor_study_is_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no folder"):
-        attractor.load(tmp_path / "nothing")
-    with pytest.raises(InputError, match=r"holds neither config\.json nor study\.json"):
-        attractor.load(tmp_path)
-    (tmp_path / "study.json").write_text('{"cells": 3}')
-    with pytest.raises(InputError, match="must hold the plan of a study, and is damaged"):
-        attractor.load(tmp_path)
-    with pytest.raises(InputError, match="must be a list of runs"):
-        attractor.compare(str(runs / "gated-0"))
-    with pytest.raises(InputError, match="the list is empty"):
-        attractor.compare([])
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "study.json").write_text('{"cells": 3}')
+    (tmp_path / "empty").mkdir()
+    for ask, argument, message in (
+        (attractor.load, tmp_path / "nothing", "is no folder"),
+        (attractor.load, tmp_path / "empty", r"holds neither config\.json nor study\.json"),
+        (attractor.load, tmp_path / "damaged", "must hold the plan of a study, and is damaged"),
+        (attractor.compare, str(runs / "gated-0"), "must be a list of runs"),
+        (attractor.compare, [], "the list is empty"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ask(argument)  # type: ignore[operator]

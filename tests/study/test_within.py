@@ -19,7 +19,7 @@ from attractor.study.launch import Job
 from attractor.study.plan import Conduct, Planned, plan_study, write_plan
 from attractor.study.within import UntilDecided, seconds_of_plan, seeds_that_fit, stored_plan
 from attractor.train.config import Runtime, TrainConfig
-from in_process import command_in_process
+from in_process import Command
 
 RUNTIME = Runtime(device="cpu", threads=1)
 SEEDS = tuple(range(3, 11))
@@ -161,14 +161,12 @@ def test_a_folder_with_another_plan_is_refused(planned: Planned, changes: Mappin
 
 @pytest.mark.slow
 def test_the_command_times_trains_and_answers_and_repeated_trains_nothing(
-    base: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    attractor: Command, base: TrainConfig
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     names = ("d_model", "n_heads", "n_layers", "d_ff", "corpus", "n_steps", "warmup_steps", "batch_size", "seq_len")
     settings = vars(base.model) | vars(base.task) | vars(base)
     options = [f"--{name.replace('_', '-')}={settings[name]}" for name in names]
     words = ["compare", "standard", "gated", "--within=1h", "--seeds", "0", "1", "--workers=2", "--device=cpu"]
-    attractor = command_in_process(monkeypatch, capsys)
     code, out, _ = attractor(*words, *options)
     page = Path(out.splitlines()[-1])
     assert code == 0
