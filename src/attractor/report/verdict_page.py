@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from attractor.files import write_text
 from attractor.report.canvas import GREY, INK, PALETTE, blank, framed, styles
-from attractor.report.curves import FEWEST, Curves
+from attractor.report.charts import FEWEST, Curves
 from attractor.report.page import fill, verbatim
 from attractor.report.panels import difference, name_lines
 from attractor.report.study_figure import Picture
