@@ -23,7 +23,7 @@ from attractor.console import with_prefix
 from attractor.runs.quantity import LOSS_OF_VALIDATION, MEAN, Quantity
 from attractor.runs.study_record import Cell, StudyRecord
 from attractor.verdict.family import MOST, Comparison, judge_family
-from attractor.verdict.intervals import Interval, Summary, seed_differences, summary
+from attractor.verdict.intervals import Interval, seed_differences, summary
 from attractor.verdict.outcome import Verdict
 from attractor.verdict.sensitivity import ControlGap, control_gap
 from attractor.verdict.words import signed
@@ -37,23 +37,12 @@ class Spread:
     """The values of one quantity in one cell, by seed."""
 
     by_seed: Mapping[int, float]
+    mean: float | None = None  # NaN if a run diverged, as is the deviation
+    sd: float | None = None
 
     @property
     def n(self) -> int:
         return len(self.by_seed)
-
-    @property
-    def summary(self) -> Summary | None:
-        """Mean and standard deviation. The deviation is None for one seed; both are NaN if a run diverged."""
-        return summary(self.by_seed) if self.by_seed else None
-
-    @property
-    def mean(self) -> float | None:
-        return None if self.summary is None else self.summary.mean
-
-    @property
-    def sd(self) -> float | None:
-        return None if self.summary is None else self.summary.standard_deviation
 
 
 @dataclass(frozen=True)
@@ -163,7 +152,10 @@ class JudgedStudy:
     def spread(self, row: str, column: str, measure: Quantity) -> Spread:
         key = row, column, measure
         if key not in self._spreads:
-            self._spreads[key] = Spread(self.cell(row, column).by_seed(measure))
+            by_seed = self.cell(row, column).by_seed(measure)
+            moments = summary(by_seed) if by_seed else None
+            ends = () if moments is None else (moments.mean, moments.standard_deviation)
+            self._spreads[key] = Spread(by_seed, *ends)
         return self._spreads[key]
 
     def place(self, column: str) -> str:
