@@ -1,10 +1,11 @@
 """Errors for users: one line that names the field, the rule, the value and the next step."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from numbers import Integral
 from types import ModuleType
+from typing import Any
 
 
 class InputError(ValueError):
@@ -75,6 +76,12 @@ def unknown(kind: str, name: object, known: Iterable[str], see: str = "") -> Inp
     near = nearest(str(name), names)
     guess = f"; did you mean '{near}'?" if near else f"; known: {', '.join(names) or 'none'}"
     return InputError(f"unknown {kind} '{name}'{guess}" + (f" ({see})" if see else ""))
+
+
+def require_known(kind: str, name: object, known: Collection[Any], see: str = "") -> None:
+    """Refuse a name that is not in a table."""
+    if name not in known:
+        raise unknown(kind, name, known, see)
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:
