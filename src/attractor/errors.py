@@ -48,12 +48,12 @@ def not_installed(package: str, extra: str, use: str = "this", instead: str = ""
     return NotInstalledError(message + (f", or {instead}" if instead else ""))
 
 
-def require_package(package: str) -> ModuleType:
-    """Import a package of the extra `text`, or raise an error that says how to install it."""
+def require_package(package: str, extra: str = "text", use: str = "this", instead: str = "") -> ModuleType:
+    """Import a package or a module of one, or raise an error that says which extra of attractor installs it."""
     try:
         return import_module(package)
     except ImportError as error:
-        raise not_installed(package, "text") from error
+        raise not_installed(package.partition(".")[0], extra, use, instead) from error
 
 
 def part_not_installed(error: Exception, extra: str, use: str) -> NotInstalledError | None:

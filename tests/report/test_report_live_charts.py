@@ -199,9 +199,8 @@ def everything() -> StudyRecord:
     return looked_at(rows)
 
 
-NAMES = [
-    *(f"trajectory-{name}" for name in ("gate", "slow-memory", "residual", "contraction", "max-logit", "logit-change")),
-]
+TRACED = ("gate", "slow-memory", "residual", "contraction", "max-logit", "logit-change")
+NAMES = [f"trajectory-{name}" for name in TRACED]
 
 
 @pytest.mark.slow

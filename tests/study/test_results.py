@@ -1,11 +1,10 @@
 """Loaded results equal the files on disk, and compared results equal those of the command."""
 
-import builtins
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -70,14 +69,7 @@ def test_metrics_are_the_records_as_a_table(runs: Path) -> None:
 def test_without_pandas_one_line_names_the_package_and_the_records_are_available(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really = builtins.__import__
-
-    def without_pandas(name: str, *others: Any, **more: Any) -> Any:
-        if name.partition(".")[0] == "pandas":
-            raise ImportError(name)
-        return really(name, *others, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without_pandas)
+    monkeypatch.setitem(sys.modules, "pandas", None)
     run = loaded_run(runs / "gated-0")
     assert run.records
     with pytest.raises(InputError, match=r"^package 'pandas' must be installed .*'\.\[pandas\]', or use \.records$"):

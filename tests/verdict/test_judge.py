@@ -206,11 +206,8 @@ def test_diverged_and_missing_runs_are_outcomes():
 
 
 def test_ideas_that_were_kept_are_told_to_be_rerun():
-    rows = {
-        "baseline": {0: ObservedRun(1.0, kept=True)},
-        "idea": {0: ObservedRun(0.99, kept=True)},
-        "other": {0: ObservedRun(1.01, kept=False)},
-    }
+    kept = {"baseline": (1.0, True), "idea": (0.99, True), "other": (1.01, False)}
+    rows = {row: {0: ObservedRun(value, kept=is_kept)} for row, (value, is_kept) in kept.items()}
     notes = judge_observations(Observations(rows, "val_bpb", seeded=False)).notes
     assert any("fresh seeds" in note for note in notes)
 

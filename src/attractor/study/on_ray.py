@@ -30,7 +30,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attractor.errors import InputError, not_installed, require
+from attractor.errors import InputError, require, require_package
 from attractor.files import private_folder, refuse_open_folder
 from attractor.runs.lock import RunInUseError
 from attractor.runs.machine import environment
@@ -153,10 +153,7 @@ def _imported(is_local: bool, by_token: bool) -> Any:
     os.environ.update(wanted)
     if is_local and not any(os.environ.get(name) for name in TOKEN_SOURCES):
         os.environ["RAY_AUTH_TOKEN"] = _token()
-    try:
-        import ray
-    except ImportError as error:
-        raise not_installed("ray", "ray") from error
+    ray = require_package("ray", "ray")
     _imported_for = wanted
     return ray
 

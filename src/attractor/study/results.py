@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from attractor.attention.named import Mechanism, split_fields
 from attractor.attention.presets import PRESETS, presets_as_data
 from attractor.attention.stage import Stage
-from attractor.errors import InputError, RunStopped, not_installed, unknown
+from attractor.errors import InputError, RunStopped, require_package, unknown
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.latex import in_latex
 from attractor.report.legs import legs_of, verdict_of
@@ -391,8 +391,5 @@ def _ends(name: str, interval: Any) -> dict[str, float | None]:
 
 
 def _data_frame(rows: Sequence[Mapping[str, Any]], without: str) -> "DataFrame":
-    try:
-        from pandas import DataFrame
-    except ImportError as error:
-        raise not_installed("pandas", "pandas", "a table", f"use .{without}") from error
-    return DataFrame(rows)
+    pandas = require_package("pandas", "pandas", "a table", f"use .{without}")
+    return pandas.DataFrame(rows)
