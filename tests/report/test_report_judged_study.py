@@ -149,15 +149,8 @@ def test_one_seed_gives_no_interval_and_no_verdict():
 
 
 def test_missing_runs_are_named():
-    record = study(
-        {
-            "standard": [1.7, 1.72, None],
-            "uniform": shifted(0.5),
-            "lost": [1.6, math.nan, 1.6],
-            "apart": [None, None, 1.6],
-            "never": [None, None, None],
-        }
-    )
+    losses = {"standard": [1.7, 1.72, None], "uniform": shifted(0.5), "lost": [1.6, math.nan, 1.6]}
+    record = study(losses | {"apart": [None, None, 1.6], "never": [None, None, None]})
     judged = JudgedStudy(record)
     assert {row: judged.differences[row, "", FIRST].words for row in judged.design.rivals} == {
         "lost": "undecided (a run diverged, or a ratio has a value of 0)",
@@ -188,7 +181,7 @@ def test_layers_have_measures_of_their_own_and_a_mean():
 
 
 def test_a_stored_record_gives_the_same_conclusions():
-    losses = {"standard": BASE, "uniform": shifted(0.5), "lost": [1.6, math.nan, 1.6], "good": shifted(-0.05)}
+    losses = GOOD | {"lost": [1.6, math.nan, 1.6]}
     record = study(losses, quantities=(PERPLEXITY, SPEED))
     stored = StudyRecord.from_dict(json.loads(json.dumps(plain(record.to_dict()))))
     assert said(JudgedStudy(stored)) == said(JudgedStudy(record))
@@ -206,15 +199,13 @@ def test_parameters_are_reported_where_they_differ_by_more_than_one_per_cent(par
 
 def test_costs_are_shown_and_do_not_weaken_the_tests_of_quality() -> None:
     """Criterion: the adjusted p-value of the loss is the same with and without costs, and costs alone are tested."""
-    losses = {"standard": BASE, "uniform": shifted(0.5), "good": shifted(-0.05), "bad": shifted(0.05)}
+    losses = GOOD | {"bad": shifted(0.05)}
     costs = (SPEED, Quantity("memory", "peak_memory_bytes", "lower"), Quantity("parameters", "n_parameters"))
     alone, beside = JudgedStudy(study(losses)), JudgedStudy(study(losses, quantities=(PERPLEXITY, *costs)))
     assert beside.n_tests(beside.families[0]) == alone.n_tests(alone.families[0]) == 2
     for row in alone.design.rivals:
-        assert (
-            beside.differences[row, "", FIRST].verdict.adjusted_p
-            == alone.differences[row, "", FIRST].verdict.adjusted_p
-        )
+        ours, theirs = (judged.differences[row, "", FIRST].verdict for judged in (beside, alone))
+        assert ours.adjusted_p == theirs.adjusted_p
     assert {measure for _, _, measure in beside.differences} == {FIRST}
     of_costs = JudgedStudy(study(losses, quantities=costs))
     assert {quantity for _, _, quantity in of_costs.differences} == set(costs)
