@@ -352,6 +352,7 @@ def store(folder: Path, name: str, stored: Any) -> None:
 
 
 def test_stored_records_are_found_and_judged_as_they_were(tmp_path: Path) -> None:
+    """Criterion: those of papers, and those of studies where they were run."""
     one, two = ablation(0.05, "laptop"), ablation(0.0, "bench")
     store(tmp_path / "results", "study-b-laptop.json", one.to_dict())
     store(tmp_path / "results", "study-a-bench.json", two.to_dict())
@@ -359,15 +360,11 @@ def test_stored_records_are_found_and_judged_as_they_were(tmp_path: Path) -> Non
     found = find_records([tmp_path])
     assert [each.design.scale for each in found] == ["bench", "laptop"]
     assert ledger(found, CLAIMS) == ledger([one, two], CLAIMS)
-    assert find_records([tmp_path / "nowhere"]) == []
-
-
-def test_studies_are_found_where_they_were_run(tmp_path: Path) -> None:
-    design = replace(ablation(0.05, "laptop").design, rows=("standard",), claims=("C5",))
+    design = replace(one.design, rows=("standard",), claims=("C5",))
     store(tmp_path / "synthetic-laptop", "study.json", {"design": design.to_dict(), "cells": []})
     store(tmp_path / "other", "notes.json", {})
-    (found,) = find_records([tmp_path / "none"], tmp_path)
-    assert (found.design, found.finished) == (design, 0)
+    (found_there,) = find_records([tmp_path / "none"], tmp_path)
+    assert (found_there.design, found_there.finished) == (design, 0)
     with pytest.raises(InputError, match="nowhere"):
         find_records([tmp_path], tmp_path / "nowhere")
 

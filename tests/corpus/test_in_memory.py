@@ -121,23 +121,17 @@ def test_a_file_without_text_is_refused_in_one_line(tmp_path: Path, name: str, c
     [
         ("a.csv", "text\nx\n".encode("utf-16"), "table must be UTF-8 text, but the columns' names .* iconv -f utf-16"),
         ("a.csv", b"text,text\nx,y\n", "columns must have different names, and .* has two of 'text'; rename one"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": "ab\\ud83d"}\n',
+            "half a surrogate pair at character 2 of column 'text'; mend or remove"),  # which is no matter of encoding
     ],
-)
+)  # fmt: skip
 def test_a_table_that_cannot_be_read_is_refused_as_a_stream_too(
     tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as said:
         list(documents(open_source(tmp_path / name), max_bad=0))
-
-
-def test_half_a_surrogate_pair_in_json_is_no_matter_of_encoding(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": "ab\\ud83d"}\n')
-    with pytest.raises(
-        InputError, match="half a surrogate pair at character 2 of column 'text'; mend or remove"
-    ) as said:
-        list(documents(open_source(tmp_path / "a.jsonl"), max_bad=0))
-    assert "iconv" not in str(said.value)
+    assert ("iconv" in str(said.value)) == ("iconv" in message)
 
 
 @pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8], ids=["plain", "with a mark"])
@@ -170,9 +164,7 @@ def test_a_parquet_file_that_unpacks_to_far_more_is_refused(
     table = pyarrow.table({"text": [str(row) + "x" * (4 << 20) for row in range(n_rows)]})
     parquet.write_table(table, tmp_path / "a.parquet", compression="zstd", use_dictionary=use_dictionary)
     assert (tmp_path / "a.parquet").stat().st_size < 10_000
-    with pytest.raises(
-        InputError, match=r"column 'text' of '.*' must be at most 1 MiB a cell, and 1000 times its size"
-    ):
+    with pytest.raises(InputError, match=r"column 'text' of '.*' must be at most 1 MiB a cell, and 1000 times its"):
         load_corpus(tmp_path / "a.parquet")
 
 

@@ -160,11 +160,21 @@ def test_a_preparation_killed_at_any_moment_ends_bit_for_bit_the_same(source: Pa
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
 
 
-def test_the_temporary_manifest_of_a_killed_process_is_removed(source: Path, tmp_path: Path) -> None:
-    """A process that is killed between writing and renaming a file leaves the file under its temporary name."""
-    wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
+def begun(source: Path, out: Path) -> Preparation:
+    """Interrupt a preparation, and return its options."""
+    wanted = Preparation(str(source), out, max_bad=0.05)
     with pytest.raises(KeyboardInterrupt):
         prepare(wanted, interrupted)
+    return wanted
+
+
+def interrupted(progress: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_temporary_manifest_of_a_killed_process_is_removed(source: Path, tmp_path: Path) -> None:
+    """A process that is killed between writing and renaming a file leaves the file under its temporary name."""
+    wanted = begun(source, tmp_path / "out")
     ended = subprocess.Popen(["true"])
     ended.wait()  # no process has this number now
     (tmp_path / "out" / f".manifest.json.{ended.pid}-1398.tmp").write_text("{")
@@ -178,9 +188,7 @@ def test_a_work_file_that_was_damaged_is_refused(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(module, "COMMIT_SECONDS", -1.0)
-    wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
-    with pytest.raises(KeyboardInterrupt):
-        prepare(wanted, interrupted)
+    wanted = begun(source, tmp_path / "out")
     damaged = tmp_path / "out" / WORK / name
     damaged.write_bytes(damaged.read_bytes()[:-2])
     with pytest.raises(InputError, match=rf"{name} must .*; remove '.*{WORK}', and the same command begins anew"):
@@ -188,9 +196,7 @@ def test_a_work_file_that_was_damaged_is_refused(
 
 
 def test_a_source_that_changed_since_the_preparation_began_is_refused(source: Path, tmp_path: Path) -> None:
-    wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
-    with pytest.raises(KeyboardInterrupt):
-        prepare(wanted, interrupted)
+    wanted = begun(source, tmp_path / "out")
     lines = (source / "b.jsonl").read_text().splitlines(keepends=True)
     (source / "b.jsonl").write_text("".join(reversed(lines)))
     os.utime(source / "b.jsonl", ns=(0, 1))  # a coarse clock might give the same time
@@ -230,10 +236,6 @@ def test_a_file_name_that_is_not_utf8_is_kept(tmp_path: Path) -> None:
     wanted = Preparation(str(texts), tmp_path / "out")
     assert prepare(wanted).manifest["source"]["files"][0]["name"] == "caf\udce9.txt"
     assert prepare(wanted).manifest["skipped_files"] == ["picture\udce9.png"]
-
-
-def interrupted(progress: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_repeating_a_finished_preparation_changes_nothing(source: Path, tmp_path: Path) -> None:

@@ -184,18 +184,16 @@ def test_the_console_table_holds_every_cell_however_narrow_the_console(width):
 
 
 def test_latex_escapes_its_input():
-    record = study({"standard": BASE, "50% of_$x$ & {y}": BASE}, control=None, title=r"a\b~c^d #1 <b>")
+    record = study(
+        {"standard": BASE, "50% of_$x$ & {y}": BASE, "[x]": shifted(0.1)}, control=None, title=r"a\b~c^d #1 <b>"
+    )
     text = in_latex(JudgedStudy(record))
     assert r"50\% of\_\$x\$ \& \{y\} &" in text
     assert r"a\textbackslash{}b\textasciitilde{}c\textasciicircum{}d \#1 $<$b$>$" in text
+    assert "\n{}[x] &" in text, "a label in brackets is no argument of the line before"
     assert latex_escaped("±") == r"$\pm$"
     assert latex_escaped("Δ of λ₁², 10⁻³") == r"$\Delta$ of $\lambda$$_{1}$$^{2}$, 10$^{-}$$^{3}$"
     assert not re.search(r"[^\x00-\x7f]", text)
-
-
-def test_a_label_in_brackets_is_no_argument_of_the_line_before():
-    text = in_latex(JudgedStudy(study({"standard": BASE, "[bracketed]": shifted(0.1)}, control=None)))
-    assert "\n{}[bracketed] &" in text
 
 
 def test_numbers_have_names_that_one_can_type_and_each_its_own():

@@ -189,23 +189,21 @@ def test_what_others_append_during_a_run_is_set_aside(tmp_path):
     assert '"step": 9' in (run.path / "metrics.jsonl.damaged").read_text()
 
 
-def test_changed_metrics_of_an_unfinished_run_are_set_aside(unfinished):
-    path = unfinished.path / "metrics.jsonl"
-    changed = path.read_text().replace("2.25", "2.26")
-    path.write_text(changed)
-    assert set_damage_aside(unfinished) == ["metrics.jsonl: its content changed; it is kept as metrics.jsonl.damaged"]
-    assert unfinished.metrics() == []
-    assert (unfinished.path / "metrics.jsonl.damaged").read_text() == changed
-
-
 @pytest.mark.parametrize("name", ["summary.json", "environment.json"])
-def test_a_changed_file_that_can_be_made_anew_is_set_aside(study, name):
+def test_a_changed_file_is_set_aside_so_that_it_is_made_anew(study, unfinished, name):
+    """Criterion: of a finished run, and the metrics of an unfinished one, whose content is kept."""
     run = RunFolder.open(study.parent / "runs" / "gated-1")
     change_a_byte(run.path / name)
     (line,) = set_damage_aside(run)
     assert f"it is kept as {name}.damaged" in line
     assert not run.altered()
     assert set_damage_aside(run) == []
+    path = unfinished.path / "metrics.jsonl"
+    changed = path.read_text().replace("2.25", "2.26")
+    path.write_text(changed)
+    assert set_damage_aside(unfinished) == ["metrics.jsonl: its content changed; it is kept as metrics.jsonl.damaged"]
+    assert unfinished.metrics() == []
+    assert (unfinished.path / "metrics.jsonl.damaged").read_text() == changed
 
 
 def test_samples_and_probes_are_sealed_and_those_of_earlier_versions_are_read(study):

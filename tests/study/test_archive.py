@@ -60,10 +60,8 @@ def test_an_arriving_parcel_replaces_the_former_state(run: Path, tmp_path: Path)
     """Criterion: checkpoints that the run has removed meanwhile are gone, and no hidden file but the lock is left."""
     unpack(pack(run, every_checkpoint=True), tmp_path / "copy")
     unpack(pack(run), tmp_path / "copy")
-    assert sorted(path.name for path in (tmp_path / "copy" / "checkpoints").glob("step-*")) == [
-        "step-00000002",
-        "step-00000003",
-    ]
+    steps = sorted(path.name for path in (tmp_path / "copy" / "checkpoints").glob("step-*"))
+    assert steps == ["step-00000002", "step-00000003"]
     assert {path.name for path in (tmp_path / "copy").glob(".*")} == {HOLD}
 
 

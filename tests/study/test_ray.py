@@ -391,12 +391,9 @@ def test_ctrl_c_makes_every_run_save_itself(ray: Any, base: TrainConfig, tmp_pat
 
 
 def test_a_machine_holds_as_many_runs_as_its_scarcest_resource() -> None:
-    assert fit({"CPU": 16.0, "GPU": 2.0}, 4, 1) == 2
-    assert fit({"CPU": 16.0, "GPU": 2.0}, 4, 0) == 4
-    assert fit({"CPU": 64.0, "GPU": 1.0}, 1, 0.1) == 10
-    assert fit({"CPU": 4.0, "GPU": 8.0}, 2, 2) == 2
-    assert fit({"CPU": 4.0}, 2, 1) == 0
-    assert fit({}, 1, 0) == 0
+    two = {"CPU": 16.0, "GPU": 2.0}
+    asked = [(two, 4, 1), (two, 4, 0), ({"CPU": 64.0, "GPU": 1.0}, 1, 0.1), ({"CPU": 4.0, "GPU": 8.0}, 2, 2)]
+    assert [fit(*case) for case in [*asked, ({"CPU": 4.0}, 2, 1), ({}, 1, 0)]] == [2, 4, 10, 2, 0, 0]
 
 
 def test_runs_of_a_seed_go_to_machines_of_the_kind_on_which_they_began() -> None:

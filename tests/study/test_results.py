@@ -49,21 +49,20 @@ def altered(run: Path, to: Path, **files: str | None) -> Path:
 
 
 def test_a_loaded_run_has_the_content_of_its_folder(runs: Path) -> None:
+    """Criterion: its metrics are the records as a table, and it prints as one line with its main results."""
     run = loaded_run(runs / "gated-1")
     assert run.config == SMALL.replace(attention="gated", seed=1)
     lines = (runs / "gated-1" / "metrics.jsonl").read_text().splitlines()
     assert run.records == [json.loads(line) for line in lines]
     assert run.summary == json.loads((runs / "gated-1" / "summary.json").read_text())
-    assert run.best_loss == run.summary["best_loss"]
-    assert run.state == "finished"
-
-
-def test_metrics_are_the_records_as_a_table(runs: Path) -> None:
-    run = loaded_run(runs / "gated-0")
-    metrics = run.metrics
-    assert len(metrics) == len(run.records)
-    losses = metrics.dropna(subset="loss").set_index("step").loss
+    assert (run.best_loss, run.state) == (run.summary["best_loss"], "finished")
+    assert len(run.metrics) == len(run.records)
+    losses = run.metrics.dropna(subset="loss").set_index("step").loss
     assert losses.to_dict() == {record["step"]: record["loss"] for record in run.records if "loss" in record}
+    assert "\n" not in repr(run)
+    for part in ("gated", f"{run.n_parameters:,} parameters", "step 6 of 6", "nats/byte", "finished"):
+        assert part in repr(run)
+    assert f"{run.best_loss:.4f}" in repr(run)
 
 
 def test_without_pandas_one_line_names_the_package_and_the_records_are_available(
@@ -84,15 +83,6 @@ def test_the_model_has_the_best_weights_and_is_in_evaluation_mode(runs: Path) ->
         torch.testing.assert_close(model.state_dict()[name], weights, rtol=0, atol=0)
     logits, _ = model(torch.zeros(1, 4, dtype=torch.long))
     assert logits.shape == (1, 4, 320)
-
-
-def test_a_run_prints_as_one_line_with_its_main_results(runs: Path) -> None:
-    run = loaded_run(runs / "gated-0")
-    said = repr(run)
-    assert "\n" not in said
-    for part in ("gated", f"{run.n_parameters:,} parameters", "step 6 of 6", "nats/byte", "finished"):
-        assert part in said
-    assert f"{run.best_loss:.4f}" in said
 
 
 def test_the_figure_shows_every_loss_and_rate_of_the_records(runs: Path) -> None:

@@ -19,8 +19,9 @@ from attractor.runs.quantity import PERPLEXITY, Quantity
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import StudyRecord, training_curve
 from attractor.study import ATTENTION_MAPS, Axis, Scale, Study, axis
-from attractor.study.plan import Conduct, identity_of, key_of, plan_study
+from attractor.study.plan import Conduct, _task_of, identity_of, key_of, plan_study
 from attractor.study.run import run_study
+from attractor.tasks.text import _load
 from attractor.train.config import Runtime, TrainConfig
 
 BASE = TrainConfig().replace(
@@ -350,9 +351,8 @@ def test_wall_clock_is_measured_once_so_that_a_resumed_study_is_the_same(corpus,
     planned = plan_study(timed, Conduct(root=tmp_path, part="1/2"), RUNTIME)
     assert [job.config.n_steps for job in planned.jobs] == [6, 3]
     renamed = study(corpus, seeds=(0,), budget="wall", rows=Axis("attention", dict(timed.rows.values)))
-    assert [job.path for job in plan_study(renamed, Conduct(root=tmp_path), RUNTIME).jobs] == [
-        job.path for job in planned.jobs
-    ]
+    again = plan_study(renamed, Conduct(root=tmp_path), RUNTIME)
+    assert [job.path for job in again.jobs] == [job.path for job in planned.jobs]
     edited = study(corpus, seeds=(0,), budget="wall", base=BASE.replace(n_layers=2))
     with pytest.raises(InputError, match=r"part must be 1/1 until the speeds of all rows are measured, and is 1/2"):
         plan_study(edited, Conduct(root=tmp_path, part="1/2"), RUNTIME)
@@ -385,9 +385,8 @@ def test_costs_are_counted_without_data_or_training(tmp_path):
     )  # fmt: skip
     record, _, _ = carried_out(counted, tmp_path)
     found = {cell.row: record.design.quantities[0].value(cell.outcomes[0]) for cell in record.cells}
-    assert found == {
-        name: sum(p.numel() for p in BASE.replace(attention=name).model.build(0).parameters()) for name in found
-    }
+    models = {name: BASE.replace(attention=name).model.build(0) for name in found}
+    assert found == {name: sum(p.numel() for p in model.parameters()) for name, model in models.items()}
 
 
 def test_the_key_contains_all_that_determines_the_run(corpus, tmp_path, monkeypatch):
@@ -399,11 +398,7 @@ def test_the_key_contains_all_that_determines_the_run(corpus, tmp_path, monkeypa
     assert len({key_of(each) for each in [config, *changed]}) == 4
     before = key_of(config)
     Path(corpus).write_text(Path(corpus).read_text() + "1 more\n")
-    from attractor.tasks.text import _load
-
     _load.cache_clear()
-    from attractor.study.plan import _task_of
-
     _task_of.cache_clear()
     assert key_of(config) != before
 
