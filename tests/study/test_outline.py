@@ -42,6 +42,10 @@ def test_an_outline_agrees_with_the_study(file: Path) -> None:
 def test_every_form_of_a_study_is_listed(line: str, title: str, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(line)
     assert outline_of(tmp_path / "own.py").title == title
+    for text in ("STUDY = 3", "", "\0"):
+        (tmp_path / "own.py").write_text(text)
+        with pytest.raises(InputError, match="mend or remove it"):
+            outline_of(tmp_path / "own.py")
 
 
 def test_a_list_executes_nothing_and_one_damaged_file_hides_no_other(attractor: Command, tmp_path: Path) -> None:
@@ -74,12 +78,4 @@ def test_code_outside_of_a_repository_is_announced_before_it_is_executed(attract
 
 @pytest.mark.skipif(not is_tracked(Path(__file__)), reason="needs a checkout by git")
 def test_a_study_of_this_repository_is_not_announced() -> None:
-    assert is_tracked(STUDIES[0])
-    assert not is_tracked(Path("/nowhere/study.py"))
-
-
-@pytest.mark.parametrize("text", ["STUDY = 3", "", "\0"])
-def test_a_file_that_is_not_a_study_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "x.py").write_text(text)
-    with pytest.raises(InputError, match="mend or remove it"):
-        outline_of(tmp_path / "x.py")
+    assert [is_tracked(file) for file in (STUDIES[0], Path("/nowhere/study.py"))] == [True, False]
