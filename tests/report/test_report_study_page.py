@@ -82,11 +82,8 @@ def outline(page: str) -> Outline:
 
 
 def test_the_page_loads_nothing_from_outside(page):
-    addresses = set(re.findall(r'https?://[^"\s<]+', page))
-    assert addresses == {
-        "http://www.w3.org/2000/svg",
-        "http://www.w3.org/1999/xlink",
-    }  # names of namespaces, which are never fetched
+    namespaces = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}  # which are never fetched
+    assert set(re.findall(r'https?://[^"\s<]+', page)) == namespaces
     assert not re.search(r"<(link|iframe|img|object|embed|base)\b|@import|url\((?!#)|javascript:|fetch\(|XMLHttp", page)
     for _, attributes in outline(page).tags:
         for name in ("src", "href", "xlink:href"):
@@ -230,15 +227,14 @@ def test_remarks_begin_without_a_mark_and_captions_are_sentences() -> None:
         assert not re.search(r"[:;] (mean|open|full)", picture.caption)
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        study({"standard": [None, None, None], "rival": [None, None, None]}),
-        study({"standard": [float("nan")], "rival": [1.6], "uniform": [2.0]}, seeds=(0,)),
-        study({"standard": BASE}, control=None),
-    ],
-    ids=["nothing has run", "diverged", "alone"],
-)
+INCOMPLETE = {
+    "nothing has run": study({"standard": [None, None, None], "rival": [None, None, None]}),
+    "diverged": study({"standard": [float("nan")], "rival": [1.6], "uniform": [2.0]}, seeds=(0,)),
+    "alone": study({"standard": BASE}, control=None),
+}
+
+
+@pytest.mark.parametrize("record", INCOMPLETE.values(), ids=INCOMPLETE)
 def test_an_incomplete_record_also_gives_a_report(record, tmp_path):
     page = write_report(JudgedStudy(record), tmp_path, formats=("svg",)).read_text(encoding="utf-8")
     assert outline(page).ids
@@ -255,10 +251,8 @@ def test_the_folder_is_complete_and_reproducible(tmp_path):
     assert [page.name for page in written] == ["report.html"] * 2
     one, two = ({path.relative_to(page.parent) for path in page.parent.rglob("*.*")} for page in written)
     figures = {f"figures/{name}.{kind}" for name in PICTURES for kind in ALL}
-    assert {path.as_posix() for path in one} == {
-        *("report.html", "table.md", "table.tex", "numbers.tex", "record.json"),
-        *figures,
-    }
+    files = {"report.html", "table.md", "table.tex", "numbers.tex", "record.json"}
+    assert {path.as_posix() for path in one} == files | figures
     for file in one & two:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
     stored = json.loads((tmp_path / "one" / "record.json").read_text(encoding="utf-8"))
@@ -343,15 +337,10 @@ def test_a_print_shows_all_columns_and_the_charts_with_their_names(page, tmp_pat
     shown = """(document) => Object.fromEntries(["figure .drawing", ".stage", ".tools", ".files", "details table"].map(
       (name) => [name, [...document.querySelectorAll(name)].map((element) => element.checkVisibility())]))"""
     seen = measured(printed, tmp_path, 680, shown)
-    assert all(seen["figure .drawing"])
-    assert all(seen["details table"])
-    assert len(seen["figure .drawing"]) == 4
-    assert len(seen["details table"]) == 2
+    assert (seen["figure .drawing"], seen["details table"]) == ([True] * 4, [True] * 2)
     assert not any(seen[".stage"] + seen[".tools"] + seen[".files"])
     names = re.findall(r"<text[^>]*>([^<]*)</text>", page.partition('id="figure-curves"')[2].partition("</svg>")[0])
-    assert [name for name in names if name == "uniform"] == [
-        "uniform"
-    ] * 2  # each panel has a name at the end of its line
+    assert names.count("uniform") == 2  # each panel has a name at the end of its line
 
 
 @in_browser

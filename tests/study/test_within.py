@@ -31,9 +31,8 @@ FOREVER = time.monotonic() + 1e6
 def planned(base: TrainConfig, tmp_path: Path) -> Planned:
     study = comparison("tried", ("standard", "gated", "differential"), SEEDS, base, base.build_task(), margin=0.004)
     study = replace(study, looks=tuple(range(2, len(SEEDS) + 1)))
-    made = plan_study(
-        study, Conduct(scale=SCALE, root=tmp_path, folder=tmp_path / "out", command="attractor compare"), RUNTIME
-    )
+    conduct = Conduct(scale=SCALE, root=tmp_path, folder=tmp_path / "out", command="attractor compare")
+    made = plan_study(study, conduct, RUNTIME)
     write_plan(made)
     return made
 
