@@ -78,11 +78,8 @@ def test_training_gives_the_wanted_size_and_the_same_tokenizer_twice() -> None:
 def test_a_definition_restores_the_tokenizer(tokenizer: ByteTokenizer | bpe.BytePairs) -> None:
     again = restore(tokenizer.definition, tokenizer.name)
     assert again.fingerprint == tokenizer.fingerprint
-    assert (again.vocab_size, again.end_of_text, again.pad) == (
-        tokenizer.vocab_size,
-        tokenizer.end_of_text,
-        tokenizer.pad,
-    )
+    for name in ("vocab_size", "end_of_text", "pad"):
+        assert getattr(again, name) == getattr(tokenizer, name)
     for text in TEXTS[:3]:
         assert np.array_equal(again.encode(text), tokenizer.encode(text))
         assert np.array_equal(tokenizer.encode_batch([text, ""])[0], tokenizer.encode(text))

@@ -403,12 +403,8 @@ def test_too_many_flaws_end_a_preparation_and_a_larger_limit_continues_it(source
 
 def test_a_tokenizer_trained_on_the_corpus_uses_no_validation_text(tmp_path: Path) -> None:
     """Criterion: a word that occurs only in the validation text has no token of its own."""
-    texts = [text(seed) for seed in range(200)]
-    rare = "zyzzyva"
-    texts = [
-        f"{each} {rare} {rare} {rare}" if place(f"{each} {rare} {rare} {rare}".encode()) <= 0.1 else each
-        for each in texts
-    ]
+    rare, with_rare = "zyzzyva", (f"{text(seed)} zyzzyva zyzzyva zyzzyva" for seed in range(200))
+    texts = [each if place(each.encode()) <= 0.1 else text(seed) for seed, each in enumerate(with_rare)]
     assert sum(rare in each for each in texts) > 5
     path = write_jsonl(tmp_path / "a.jsonl", texts)
     corpus = prepare(Preparation(str(path), tmp_path / "out", "bpe:600"))

@@ -90,9 +90,8 @@ def test_the_fingerprint_is_that_of_the_tokens(prepared: Path, copied: Path) -> 
 def test_a_truncated_or_missing_file_is_refused_on_opening(copied: Path, name: str) -> None:
     whole = (copied / name).read_bytes()
     (copied / name).write_bytes(whole[:-2])
-    with pytest.raises(
-        InputError, match=rf"file must have {len(whole):,} bytes, but '.*{name}' has {len(whole) - 2:,}"
-    ):
+    has = rf"file must have {len(whole):,} bytes, but '.*{name}' has {len(whole) - 2:,}"
+    with pytest.raises(InputError, match=has):
         PreparedCorpus.open(copied)
     (copied / name).unlink()
     with pytest.raises(InputError, match=rf"'.*{name}' is missing; copy it again"):
@@ -202,9 +201,8 @@ def test_a_folder_that_is_not_a_prepared_corpus_is_refused(tmp_path: Path, copie
             PreparedCorpus.open(copied)
     (copied / MANIFEST).unlink()
     assert not is_prepared(copied)
-    with pytest.raises(
-        InputError, match=r"must have a manifest.json, but '.*' has none; run 'attractor data prepare SOURCE"
-    ):
+    without = r"must have a manifest.json, but '.*' has none; run 'attractor data prepare SOURCE"
+    with pytest.raises(InputError, match=without):
         PreparedCorpus.open(copied)
     with pytest.raises(InputError, match="must be a folder"):
         PreparedCorpus.open(tmp_path / "nowhere")

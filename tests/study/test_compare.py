@@ -200,9 +200,8 @@ def test_whole_pairs_come_as_early_as_possible_and_the_control_is_always_include
     base: TrainConfig, tmp_path: Path
 ) -> None:
     jobs = planned(asked(base, "standard", "gated", seeds=(3, 5)), tmp_path).jobs
-    assert [job.name for job in jobs] == [
-        f"{label} seed {seed}" for seed in (3, 5) for label in ("standard", "gated", "uniform")
-    ]
+    rows = ("standard", "gated", "uniform")
+    assert [job.name for job in jobs] == [f"{label} seed {seed}" for seed in (3, 5) for label in rows]
     study = asked(base, "gated", "uniform", "mla")
     assert study.axes(SCALE)[0].labels == ("gated", "uniform", "mla")
     assert study.design(SCALE, (0,), "").control == "uniform"
