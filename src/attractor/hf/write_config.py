@@ -1,4 +1,4 @@
-"""Translate a ImportedConfig into fields of a config.json of Hugging Face: the inverses of `read_config.py`."""
+"""Translate an ImportedConfig into fields of a config.json of Hugging Face: the inverses of `read_config.py`."""
 
 import math
 from typing import Any
@@ -17,7 +17,7 @@ def first_layer(config: ImportedConfig) -> Attention:
 
 
 def shape(config: ImportedConfig) -> dict[str, Any]:
-    """Return the fields of config.json that all architectures have: the inverse of `read_config.shape`."""
+    """Return the fields of config.json that name one setting each. The class of an architecture takes those it has."""
     layer = first_layer(config)
     project, output = layer.config.project, layer.config.output
     is_usual_width = layer.layout.free * config.n_heads == config.d_model
@@ -34,6 +34,22 @@ def shape(config: ImportedConfig) -> dict[str, Any]:
         "rope_parameters": rotation(config),
         "attention_bias": getattr(project, "qkv_bias", False) and getattr(output, "out_bias", False),
         "mlp_bias": config.mlp_bias,
+        "use_qkv_bias": getattr(project, "qkv_bias", False),
+        "attention_out_bias": getattr(output, "out_bias", False),
+        "use_parallel_residual": config.parallel_branches,
+        "attn_logit_softcapping": layer.softcap,
+        "final_logit_softcapping": config.logit_softcap,
+        "query_pre_attn_scalar": round(layer.scale**-2),
+        "embedding_multiplier": config.embedding_scale,
+        "residual_multiplier": config.branch_scale,
+        "attention_multiplier": layer.scale,
+        "logit_scale": config.logit_scale,
+        "logits_scaling": 1 / config.logit_scale,
+        "scale_attn_weights": alike(layer.scale, max(layer.layout.free, 1) ** -0.5),
+        "sliding_window": config.staged_attention.window,
+        "no_rope_layers": rotated_layers_of(config.n_layers, config.no_rope_every),
+        "no_rope_layer_interval": config.no_rope_every or 4,
+        "first_k_dense_replace": config.n_layers,
     } | ({} if is_usual_width else {"head_dim": layer.layout.free})
 
 
@@ -60,22 +76,12 @@ def rotation(config: ImportedConfig) -> dict[str, Any]:
     return rope
 
 
-def window(config: ImportedConfig) -> dict[str, Any]:
-    """Return the fields of one window in all layers: the inverse of `with_window`."""
-    return shape(config) | {"sliding_window": config.staged_attention.window}
-
-
 def kinds(config: ImportedConfig) -> dict[str, Any]:
     """Return the fields of layers of two kinds: the inverse of `windows`."""
     mechanisms = [config.layer_mechanism(index) for index in range(config.n_layers)]
     kinds = [GLOBAL if mechanism.window is None else LOCAL for mechanism in mechanisms]
-    return shape(config) | {"sliding_window": config.staged_attention.window, "layer_types": kinds}
-
-
-def qwen2(config: ImportedConfig) -> dict[str, Any]:
-    window = config.staged_attention.window
-    first = sum(config.layer_mechanism(index).window is None for index in range(config.n_layers))
-    return kinds(config) | {"use_sliding_window": window is not None, "max_window_layers": first}
+    of_qwen = {"use_sliding_window": LOCAL in kinds, "max_window_layers": kinds.count(GLOBAL)}
+    return shape(config) | {"layer_types": kinds} | of_qwen
 
 
 def olmo3(config: ImportedConfig) -> dict[str, Any]:
@@ -85,87 +91,36 @@ def olmo3(config: ImportedConfig) -> dict[str, Any]:
     return stored | {"rope_parameters": {GLOBAL: stored["rope_parameters"], LOCAL: local}}
 
 
-def gemma2(config: ImportedConfig) -> dict[str, Any]:
-    layer = first_layer(config)
-    return kinds(config) | {
-        "attn_logit_softcapping": layer.softcap,
-        "final_logit_softcapping": config.logit_softcap,
-        "query_pre_attn_scalar": round(layer.scale**-2),
-    }
-
-
 def vaultgemma(config: ImportedConfig) -> dict[str, Any]:
     """Return the fields of Gemma 2 with a window, which transformers asks for even where no layer uses it."""
-    return gemma2(config) | {"sliding_window": config.staged_attention.window or config.max_seq_len}
-
-
-def gemma3(config: ImportedConfig) -> dict[str, Any]:
-    return gemma2(config) | olmo3(config)
+    return kinds(config) | {"sliding_window": config.staged_attention.window or config.max_seq_len}
 
 
 def phi3(config: ImportedConfig) -> dict[str, Any]:
-    stored = window(config)
+    stored = shape(config)
     length = stored["rope_parameters"].pop("original_max_position_embeddings", None)
     return stored | ({} if length is None else {"original_max_position_embeddings": length})
 
 
-def multiplied(config: ImportedConfig) -> dict[str, Any]:
-    return shape(config) | {
-        "embedding_multiplier": config.embedding_scale,
-        "residual_multiplier": config.branch_scale,
-        "attention_multiplier": first_layer(config).scale,
-        "logits_scaling": 1 / config.logit_scale,
-    }
-
-
 def multiplied_twice_normed(config: ImportedConfig) -> dict[str, Any]:
-    stored = multiplied(config)
-    return stored | {"logits_scaling": config.logit_scale, "use_post_norm": config.norms_per_block == 4}
+    return shape(config) | {"logits_scaling": config.logit_scale, "use_post_norm": config.norms_per_block == 4}
 
 
 def biased_inputs(config: ImportedConfig) -> dict[str, Any]:
     """Return the fields of attention whose output has its own bias, or none: the inverse of `biased_inputs`."""
-    attention = config.staged_attention
-    biases = getattr(attention.project, "qkv_bias", False), getattr(attention.output, "out_bias", False)
-    return shape(config) | dict(zip(("attention_bias", "attention_out_bias"), biases, strict=True))
-
-
-def without_rope(config: ImportedConfig) -> dict[str, Any]:
-    every = config.no_rope_every
-    layers = {"no_rope_layers": rotated_layers_of(config.n_layers, every), "no_rope_layer_interval": every or 4}
-    return shape(config) | layers
-
-
-def gpt2(config: ImportedConfig) -> dict[str, Any]:
-    layer = first_layer(config)
-    return shape(config) | {"scale_attn_weights": alike(layer.scale, max(layer.layout.free, 1) ** -0.5)}
-
-
-def parallel(config: ImportedConfig) -> dict[str, Any]:
-    return shape(config) | {"use_parallel_residual": config.parallel_branches}
-
-
-def stablelm(config: ImportedConfig) -> dict[str, Any]:
-    return parallel(config) | {"use_qkv_bias": getattr(config.staged_attention.project, "qkv_bias", False)}
-
-
-def one_norm(config: ImportedConfig) -> dict[str, Any]:
-    return shape(config) | {"logit_scale": config.logit_scale}
+    return shape(config) | {"attention_bias": getattr(config.staged_attention.project, "qkv_bias", False)}
 
 
 def local_where_rotated(config: ImportedConfig) -> dict[str, Any]:
     """Return the fields of layers of which those with RoPE have a window: the inverse of `rotated_where_local`."""
     kinds = [LOCAL if rotated else GLOBAL for rotated in rotated_layers_of(config.n_layers, config.no_rope_every)]
-    return {"layer_types": kinds, "sliding_window": config.staged_attention.window or config.max_seq_len}
-
-
-def cohere2(config: ImportedConfig) -> dict[str, Any]:
-    return one_norm(config) | local_where_rotated(config)
+    window = config.staged_attention.window or config.max_seq_len
+    return shape(config) | {"layer_types": kinds, "sliding_window": window}
 
 
 def exaone4(config: ImportedConfig) -> dict[str, Any]:
     if config.no_rope_every or config.staged_attention.window:
-        return shape(config) | local_where_rotated(config)
+        return local_where_rotated(config)
     return shape(config) | {"layer_types": [GLOBAL] * config.n_layers, "sliding_window": None}
 
 
@@ -187,10 +142,6 @@ def latent(config: ImportedConfig) -> dict[str, Any]:
     if rope["rope_type"] == "yarn" and rope["factor"] > 1 and ratio > 1:
         rope["mscale_all_dim"] = (ratio**0.5 - 1) / (0.1 * math.log(rope["factor"]))
     return stored
-
-
-def dense_latent(config: ImportedConfig) -> dict[str, Any]:
-    return latent(config) | {"first_k_dense_replace": config.n_layers}
 
 
 LATENT_NAMES = {

@@ -7,7 +7,6 @@ With four norms, the output of each branch is normalised, too.
 """
 
 from collections.abc import Callable
-from functools import partial
 
 from torch import Tensor, nn
 
@@ -23,20 +22,15 @@ Attend = Callable[[Tensor], tuple[Tensor, Tensor]]  # the branch of attention: w
 class Block(nn.Module):
     def __init__(self, config: ModelConfig, attention: Mechanism, layer_index: int) -> None:
         super().__init__()
-        norm = partial(nn.RMSNorm, config.d_model, eps=config.norm_eps)
-        norm_after = norm if config.norms_per_block == 4 else nn.Identity
-        self.attention_norm: nn.Module = norm()
+        norm_after = config.build_norm if config.norms_per_block == 4 else nn.Identity
+        self.attention_norm = config.build_norm()
         self.attention = build(attention, config.d_model, config.n_heads, layer_index, config.head_dim)
-        self.attention_post_norm: nn.Module = norm_after()
-        self.mlp_norm: nn.Module = norm()
+        self.attention_post_norm = norm_after()
+        self.mlp_norm = config.build_norm()
         self.mlp = MLPS[config.mlp](config.d_model, config.d_ff)
-        self.mlp_post_norm: nn.Module = norm_after()
+        self.mlp_post_norm = norm_after()
         self.dropout = nn.Dropout(config.dropout)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the block computes (1) and (2) and nothing else, which fast decoding repeats."""
-        return type(self) is Block
+        self.is_plain = type(self) is Block  # it computes (1) and (2) and nothing else
 
     def forward(
         self,
@@ -58,7 +52,10 @@ class Block(nn.Module):
         self, x: Tensor, mask: bool | Tensor, rotation: Rotation | None, cache: Cache | None, *first_values: FirstValues
     ) -> tuple[Tensor, Tensor]:
         attended, aux_loss = self.attention(self.attention_norm(x), mask, rotation, cache, *first_values)
-        return self.dropout(self.attention_post_norm(attended)), aux_loss
+        return self.added(self.attention_post_norm(attended)), aux_loss
 
     def transform(self, x: Tensor) -> Tensor:
-        return self.dropout(self.mlp_post_norm(self.mlp(self.mlp_norm(x))))
+        return self.added(self.mlp_post_norm(self.mlp(self.mlp_norm(x))))
+
+    def added(self, branch: Tensor) -> Tensor:
+        return self.dropout(branch)

@@ -35,16 +35,8 @@ POOLS = ("last", "mean")
 LARGEST = 2**28  # bound of any size, so that the bytes of a matrix of two such sizes fit 64 bits
 SIZES_OF = ("vocab_size", "d_model", "n_heads", "d_ff", "max_seq_len")
 OF_ATTENTION = (  # fields that change the attention preset
-    "qkv_bias",
-    "out_bias",
-    "qk_norm",
-    "softcap",
-    "sigma_reparam",
-    "orthogonal_values",
-    "z_loss",
-    "window",
-    "zero_start",
-    "dropout",
+    *("qkv_bias", "out_bias", "qk_norm", "softcap", "sigma_reparam", "orthogonal_values", "z_loss", "window"),
+    *("zero_start", "dropout"),
 )
 
 
@@ -225,6 +217,9 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         if n_kv_heads is not None:
             changes["n_kv_heads"] = n_kv_heads
         return config.replace(**changes)
+
+    def build_norm(self) -> nn.Module:
+        return nn.RMSNorm(self.d_model, eps=self.norm_eps)
 
     def kv_heads(self, project: Projection) -> int | None:
         """Return the number of key heads for a projection, or None to leave it to the projection's config."""

@@ -6,8 +6,8 @@ When a small model decodes, half of the time is Python's: calls of modules, stag
 The operations here are those of the modules, and the values agree bit for bit.
 
 `plain_block_modules` checks that the blocks compute nothing else: pre-norm, separate heads, no coupling, softmax
-without soft-cap, whole heads rotated, plain output, modules of the original classes, and no hooks or
-captured taps.
+without soft-cap, whole heads rotated, plain output, unscaled branches in turn, modules of the original classes, and no
+hooks or captured taps.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,10 +1,8 @@
-"""Transformers of other architectures, as `attractor import` reads them from Hugging Face, and their choices.
+"""Transformers with the choices of other architectures, which `attractor import` reads from Hugging Face.
 
     h = s E[tokens] (+ P[positions]);   h <- block_L( ... block_1(h));   logits = c tanh(E (s' norm(h)) / c)
 
-s is `embedding_scale`, s' is `logit_scale` and c is `logit_softcap`. With `post_norm`, a block normalises the output of
-a branch and not its input. `branch_scale` multiplies what a branch adds (Granite). Parallel branches read the same
-stream:
+s is `embedding_scale`, s' is `logit_scale` and c is `logit_softcap`. Parallel branches read the same stream:
 
     h <- h + Attention(norm(h)) + MLP(norm'(h))                                                             (1)
 
@@ -20,10 +18,9 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from attractor.attention import Cache, Rope, Rotation
+from attractor.attention import Rope, Rotation
 from attractor.attention.named import Mechanism
 from attractor.attention.norm import LayerNorm
-from attractor.attention.surroundings import FirstValues
 from attractor.errors import require
 from attractor.fields import later
 from attractor.models.block import Attend, Block
@@ -36,14 +33,11 @@ NORMS: dict[str, Callable[..., nn.Module]] = {
     "layernorm": LayerNorm,
     "layernorm-no-bias": partial(LayerNorm, bias=False),
 }
-OF_IMPORTED_ATTENTION = ("attention_scale", "rope_fraction", "qk_norm_across", "qk_norm_eps")
 
 
 @dataclass(frozen=True)
 class ImportedConfig(TransformerConfig):
-    """The config of a Transformer with the fields that only imported architectures need.
-
-    Its family is the Transformer's. `norms_per_block` may be 1 where parallel branches share a norm."""
+    """A TransformerConfig with the fields of imported architectures; parallel branches may share one norm per block."""
 
     rope_fraction: float = later(1.0)
     """leading part of each head that RoPE rotates (GPT-NeoX)"""
@@ -77,12 +71,10 @@ class ImportedConfig(TransformerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.stream_norm in NORMS, "stream_norm", f"one of {', '.join(NORMS)}", self.stream_norm)
-        for field in ("embedding_scale", "branch_scale", "logit_scale"):
-            value = getattr(self, field)
-            require(0 < value < math.inf, field, "positive and finite", value)
-        for field in ("logit_softcap", "local_rope_theta"):
-            value = getattr(self, field)
-            require(value is None or 0 < value < math.inf, field, "positive and finite, or None", value)
+        for field in ("embedding_scale", "branch_scale", "logit_scale", "logit_softcap", "local_rope_theta"):
+            default, value = getattr(ImportedConfig, field), getattr(self, field)
+            rule = "positive and finite" + (", or None" if default is None else "")
+            require(value == default or 0 < value < math.inf, field, rule, value)
         if self.no_rope_every is not None:
             self.require_count("no_rope_every")
         for field in ("no_rope_every", "rope_fraction", "local_rope_theta"):
@@ -90,8 +82,8 @@ class ImportedConfig(TransformerConfig):
             rule = f"{default} without positions='rope'"
             require(self.positions == "rope" or value == default, field, rule, value)
         if self.local_rope_theta is not None:
-            window = self.attention_config.window
-            require(window is not None, "window", "given with local_rope_theta", window, "or leave it out")
+            window = self.attention_config.window is not None
+            require(window, "window", "given with local_rope_theta", None, "or leave it out")
 
     def _require_norms(self) -> None:
         if self.parallel_branches:
@@ -100,13 +92,15 @@ class ImportedConfig(TransformerConfig):
             require(self.norms_per_block in (1, 2), "norms_per_block", rule, self.norms_per_block)
         else:
             super()._require_norms()
-            rule = "2 with post_norm"
-            require(self.norms_per_block == 2 or not self.post_norm, "norms_per_block", rule, self.norms_per_block)
+            require(self.norms_per_block == 2 or not self.post_norm, "norms_per_block", "2 with post_norm", 4)
 
     def mechanism(self, attention: str | Mechanism, with_window: bool = True) -> Mechanism:
-        values = {name: getattr(self, name) for name in OF_IMPORTED_ATTENTION}
-        changes = {name: value for name, value in values.items() if value != getattr(ImportedConfig, name)}
+        own = ("attention_scale", "rope_fraction", "qk_norm_across", "qk_norm_eps")
+        changes = {name: getattr(self, name) for name in own if getattr(self, name) != getattr(ImportedConfig, name)}
         return super().mechanism(attention, with_window).replace(**changes)
+
+    def build_norm(self) -> nn.Module:
+        return NORMS[self.stream_norm](self.d_model, eps=self.norm_eps)
 
     @classmethod
     def of(cls, config: TransformerConfig) -> Self:
@@ -127,19 +121,14 @@ def transformer_config(stored: Mapping[str, Any]) -> TransformerConfig:
 class ImportedBlock(Block):
     def __init__(self, config: ImportedConfig, attention: Mechanism, layer_index: int) -> None:
         super().__init__(config, attention, layer_index)
-
-        def norm(present: bool) -> nn.Module:
-            return NORMS[config.stream_norm](config.d_model, eps=config.norm_eps) if present else nn.Identity()
-
-        before, after = not config.post_norm, config.post_norm or config.norms_per_block == 4
-        self.attention_norm, self.attention_post_norm = norm(before), norm(after)
-        self.mlp_norm, self.mlp_post_norm = norm(before and config.norms_per_block > 1), norm(after)
+        if config.post_norm:
+            self.attention_norm, self.attention_post_norm = self.attention_post_norm, self.attention_norm
+            self.mlp_norm, self.mlp_post_norm = self.mlp_post_norm, self.mlp_norm
+        if config.norms_per_block == 1:
+            self.mlp_norm = nn.Identity()
         self.mlp = MLPS[config.mlp](config.d_model, config.d_ff, bias=config.mlp_bias)
         self.branch_scale, self.is_parallel = config.branch_scale, config.parallel_branches
-
-    @property
-    def is_plain(self) -> bool:
-        return type(self) is ImportedBlock and self.branch_scale == 1 and not self.is_parallel
+        self.is_plain = self.branch_scale == 1 and not self.is_parallel
 
     def joined(self, x: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
         if not self.is_parallel:
@@ -148,30 +137,19 @@ class ImportedBlock(Block):
         is_shared = isinstance(self.mlp_norm, nn.Identity)
         return x + attended + self.transform(self.attention_norm(x) if is_shared else x), aux_loss  # (1)
 
-    def attend(
-        self, x: Tensor, mask: bool | Tensor, rotation: Rotation | None, cache: Cache | None, *first_values: FirstValues
-    ) -> tuple[Tensor, Tensor]:
-        attended, aux_loss = super().attend(x, mask, rotation, cache, *first_values)
-        return scaled(attended, self.branch_scale), aux_loss
-
-    def transform(self, x: Tensor) -> Tensor:
-        return scaled(super().transform(x), self.branch_scale)
+    def added(self, branch: Tensor) -> Tensor:
+        return scaled(super().added(branch), self.branch_scale)
 
 
 class ImportedTransformer(Transformer):
+    kind_of_block = ImportedBlock
     config: ImportedConfig
-
-    def __init__(self, config: ImportedConfig) -> None:
-        super().__init__(config)
-        self.norm = NORMS[config.stream_norm](config.d_model, eps=config.norm_eps)
 
     def build_core(self) -> None:
         super().build_core()
-        theta = self.config.local_rope_theta
+        theta, of_tokens = self.config.local_rope_theta, self.config.n_classes is None
         self.local_rope = None if theta is None else Rope(self.rope_width, theta)
-
-    def block(self, index: int) -> Block:
-        return ImportedBlock(self.config, self.config.layer_mechanism(index), index)
+        self.logit_softcap = self.config.logit_softcap if of_tokens else None  # logits of classes have no bound
 
     def rotations(self, placement: TokenPlacement) -> list[Rotation | None]:
         """Return the rotation of each block, which is None in layers without RoPE."""
@@ -186,11 +164,6 @@ class ImportedTransformer(Transformer):
 
     def normed(self, x: Tensor) -> Tensor:
         return scaled(super().normed(x), self.config.logit_scale)
-
-    @property
-    def logit_softcap(self) -> float | None:
-        """The bound on the logits of the next token; those of classes have none."""
-        return self.config.logit_softcap if self.config.n_classes is None else None
 
 
 def scaled(x: Tensor, factor: float) -> Tensor:

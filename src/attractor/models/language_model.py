@@ -55,6 +55,7 @@ class LanguageModel(nn.Module, ABC):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.logit_softcap: float | None = None  # bound c on the logits, which become c tanh(logit / c)
         self.activation_checkpointing = False
         # Operations whose results activation checkpointing keeps; None keeps nothing of a block.
         self.saved_ops: Callable[..., CheckpointPolicy] | None = None
@@ -64,7 +65,7 @@ class LanguageModel(nn.Module, ABC):
         self.positions = None if rotated else table(config.max_seq_len, config.d_model)
         self.dropout = nn.Dropout(config.dropout)
         self.build_core()
-        self.norm: nn.Module = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.norm = config.build_norm()
         n_outputs = config.n_classes or config.vocab_size
         tied = config.tied_embeddings and config.n_classes is None
         self.head = None if tied else nn.Linear(config.d_model, n_outputs, bias=False)
@@ -271,11 +272,6 @@ class LanguageModel(nn.Module, ABC):
         if self.head is None:
             return acting_weight(self.embedding, self.config.vocab_size)
         return acting_weight(self.head)
-
-    @property
-    def logit_softcap(self) -> float | None:
-        """The bound c on the logits, which become c tanh(logit / c); None: no bound."""
-        return None
 
     def logits(self, read: Float[Tensor, "... D"]) -> Float[Tensor, "... C"]:
         """Return the logits of the readout, soft-capped where there is a `logit_softcap`."""

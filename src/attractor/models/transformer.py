@@ -134,14 +134,13 @@ class TransformerCache(ModelCache):
 
 
 class Transformer(LanguageModel):
+    kind_of_block: ClassVar[type[Block]] = Block
     config: TransformerConfig
 
     def build_core(self) -> None:
-        self.blocks = nn.ModuleList(self.block(index) for index in range(self.config.n_layers))
-        self.mixes_first_values = any(map(mixes_first_values, self.config.mechanisms))
-
-    def block(self, index: int) -> Block:
-        return Block(self.config, self.config.layer_mechanism(index), index)
+        config, kind = self.config, self.kind_of_block
+        self.blocks = nn.ModuleList(kind(config, config.layer_mechanism(i), i) for i in range(config.n_layers))
+        self.mixes_first_values = any(map(mixes_first_values, config.mechanisms))
 
     @property
     def layers(self) -> list[Block]:
