@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from attractor.attention.hooks import listening, tap
 from attractor.attention.mask import Mask
-from attractor.attention.score.window import in_blocks
+from attractor.attention.score.window import by_flex, in_blocks, suits_flex
 from attractor.attention.stage import HeadLayout, Scoring, Shape
 from attractor.errors import require
 from attractor.fields import later
@@ -131,6 +131,8 @@ def attend(
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T V"]:
     """Return c of (1), by torch's fused attention unless there is a soft-cap."""
+    if mask.window is not None and suits_flex(q, dropout):
+        return by_flex(q, k, v, mask.window, scale, softcap)
     if mask.window is not None:
         return in_blocks(partial(attend, scale=scale, softcap=softcap, dropout=dropout), q, k, v, mask.window)
     if softcap is None:
