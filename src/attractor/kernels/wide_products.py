@@ -8,7 +8,7 @@ add up in fp32 and round at the end.
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -61,8 +61,8 @@ def has_instructions(dtype: torch.dtype) -> bool:
 @trace_time_constant
 def has_matrix_unit() -> bool:
     """Return whether this CPU multiplies whole tiles of bf16 in one instruction (AMX), which torch 2.11 cannot say."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(capabilities.get("amx_bf16", False))
+    known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(known.get("amx_bf16", False))
 
 
 def _widen_products(dtype: torch.dtype) -> torch.library.Library:
