@@ -33,6 +33,7 @@ NORMS: dict[str, Callable[..., nn.Module]] = {
     "layernorm": LayerNorm,
     "layernorm-no-bias": partial(LayerNorm, bias=False),
 }
+OF_IMPORTED_ATTENTION = ("attention_scale", "rope_fraction", "qk_norm_across", "qk_norm_eps")
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,8 @@ class ImportedConfig(TransformerConfig):
             default, value = getattr(ImportedConfig, field), getattr(self, field)
             rule = f"{default} without positions='rope'"
             require(self.positions == "rope" or value == default, field, rule, value)
-        if self.local_rope_theta is not None:
-            window = self.attention_config.window is not None
-            require(window, "window", "given with local_rope_theta", None, "or leave it out")
+        has_window = self.local_rope_theta is None or self.attention_config.window is not None
+        require(has_window, "window", "given with local_rope_theta", None, "or leave it out")
 
     def _require_norms(self) -> None:
         if self.parallel_branches:
@@ -95,8 +95,8 @@ class ImportedConfig(TransformerConfig):
             require(self.norms_per_block == 2 or not self.post_norm, "norms_per_block", "2 with post_norm", 4)
 
     def mechanism(self, attention: str | Mechanism, with_window: bool = True) -> Mechanism:
-        own = ("attention_scale", "rope_fraction", "qk_norm_across", "qk_norm_eps")
-        changes = {name: getattr(self, name) for name in own if getattr(self, name) != getattr(ImportedConfig, name)}
+        values = {name: getattr(self, name) for name in OF_IMPORTED_ATTENTION}
+        changes = {name: value for name, value in values.items() if value != getattr(ImportedConfig, name)}
         return super().mechanism(attention, with_window).replace(**changes)
 
     def build_norm(self) -> nn.Module:
@@ -113,9 +113,9 @@ class ImportedConfig(TransformerConfig):
 
 def transformer_config(stored: Mapping[str, Any]) -> TransformerConfig:
     """Return the config with these fields, an `ImportedConfig` only if a TransformerConfig cannot hold them."""
-    own = {f.name: f.default for f in set(fields(ImportedConfig)) - set(fields(TransformerConfig))}
-    needed = {name: value for name, value in stored.items() if name not in own or value != own[name]}
-    return (ImportedConfig if needed.keys() & own.keys() else TransformerConfig).from_dict(needed)
+    defaults = {f.name: f.default for f in set(fields(ImportedConfig)) - set(fields(TransformerConfig))}
+    needed = {name: value for name, value in stored.items() if name not in defaults or value != defaults[name]}
+    return (ImportedConfig if needed.keys() & defaults.keys() else TransformerConfig).from_dict(needed)
 
 
 class ImportedBlock(Block):
