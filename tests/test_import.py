@@ -213,6 +213,8 @@ def test_the_public_names_are_these() -> None:
         "AKOrNConfig",
         "FastSlow",
         "FastSlowConfig",
+        "ImportedConfig",
+        "ImportedTransformer",
         "ItrSA",
         "ItrSAConfig",
         "PreNormItrSA",

@@ -12,7 +12,7 @@ from attractor.errors import InputError
 from attractor.hf.convert import convert_model, convert_run
 from attractor.hf.import_models import import_model
 from attractor.hf.import_runs import import_run
-from attractor.models import FastSlowConfig, Transformer, TransformerConfig
+from attractor.models import FastSlowConfig, ImportedConfig, Transformer, TransformerConfig
 from attractor.runs.run_folder import RunFolder
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.finished import finished_run
@@ -21,13 +21,14 @@ from attractor.train.optimizer import optimizer_groups
 from attractor.train.saved_tokenizer import tokenizer_of_run
 
 BASE = TransformerConfig(vocab_size=96, d_model=32, n_heads=4, n_kv_heads=2, n_layers=2, d_ff=48, positions="rope")
+IMPORTED = ImportedConfig.of(BASE)
 SOURCES = {
     "grouped queries": BASE,
     "learned positions": BASE.replace(n_kv_heads=None, positions="learned"),
     "QK-norm": BASE.replace(qk_norm=True),
-    "QK-norm across": BASE.replace(qk_norm=True, qk_norm_across=True, post_norm=True, qk_norm_eps=1e-3),
-    "a part of each head": BASE.replace(rope_fraction=0.5, stream_norm="layernorm", parallel_branches=True),
-    "biases and multipliers": BASE.replace(qkv_bias=True, out_bias=True, attention_scale=0.3, branch_scale=0.5),
+    "QK-norm across": IMPORTED.replace(qk_norm=True, qk_norm_across=True, post_norm=True, qk_norm_eps=1e-3),
+    "a part of each head": IMPORTED.replace(rope_fraction=0.5, stream_norm="layernorm", parallel_branches=True),
+    "biases and multipliers": IMPORTED.replace(qkv_bias=True, out_bias=True, attention_scale=0.3, branch_scale=0.5),
     "gqa": BASE.replace(n_kv_heads=None, attention="gqa"),
     "gated": BASE.replace(attention="gated"),
     "differential": BASE.replace(attention="differential"),

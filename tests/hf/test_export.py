@@ -25,7 +25,7 @@ from attractor.hf import export as exporting
 from attractor.hf.export import as_hugging_face, export_model, export_replaced
 from attractor.hf.model import AttractorForSequenceClassification
 from attractor.hf.replace import replace_attention
-from attractor.models import FastSlowConfig, ItrSAConfig, TransformerConfig
+from attractor.models import FastSlowConfig, ImportedConfig, ItrSAConfig, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder
@@ -39,7 +39,7 @@ MODELS: dict[str, ModelConfig[LanguageModel]] = {
     name: TransformerConfig(**TINY, n_layers=1, attention=name, positions="rope" if i % 2 else "learned")
     for i, name in enumerate(PRESETS)
 } | {
-    "of-other-families": TransformerConfig(
+    "of-other-families": ImportedConfig(
         **TINY,
         n_layers=2,
         positions="rope",
@@ -58,7 +58,7 @@ MODELS: dict[str, ModelConfig[LanguageModel]] = {
     "fast-slow": FastSlowConfig(**TINY),
     "fast-slow-coupled": FastSlowConfig(**TINY, attention="coupled-gated"),
     "itrsa-causal": ItrSAConfig(**TINY, causal=True, positions="rope"),
-    "window": TransformerConfig(
+    "window": ImportedConfig(
         **TINY, n_layers=2, positions="rope", window=4, global_layers="1", local_rope_theta=100.0, logit_softcap=5.0
     ),
     "fast-slow-window": FastSlowConfig(**TINY, window=4),

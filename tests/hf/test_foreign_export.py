@@ -23,19 +23,19 @@ from attractor.hf.export import export_model
 from attractor.hf.foreign_export import chosen_architecture
 from attractor.hf.import_models import import_model
 from attractor.hf.import_runs import import_run
-from attractor.models import FastSlowConfig, TransformerConfig
+from attractor.models import FastSlowConfig, ImportedConfig
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
 from tiers import fast_alone, tiered
 
 SIZES: dict[str, Any] = {"vocab_size": 320, "d_model": 32, "n_heads": 4, "n_layers": 2, "d_ff": 48, "max_seq_len": 64}
-LLAMA = TransformerConfig(**SIZES, positions="rope")
+LLAMA = ImportedConfig(**SIZES, positions="rope")
 QK = {"qk_norm": True, "qk_norm_eps": 1e-6}
 PLAIN_GPT = {"stream_norm": "layernorm", "qkv_bias": True, "out_bias": True, "mlp_bias": True}
 GEMMA = {"mlp": "geglu-tanh", "embedding_scale": 32**0.5, "norms_per_block": 4}
 ONE_NORM = {"stream_norm": "layernorm-no-bias", "parallel_branches": True, "norms_per_block": 1, "logit_scale": 0.1}
 MLA = {"attention": "mla", "n_kv_heads": None}
-OURS: dict[str, tuple[str, TransformerConfig]] = {
+OURS: dict[str, tuple[str, ImportedConfig]] = {
     "llama": ("llama", LLAMA.replace(tied_embeddings=False, n_kv_heads=2)),
     "llama-gqa-preset": ("llama", LLAMA.replace(attention="gqa", head_dim=16)),
     "llama-dropout": ("llama", LLAMA.replace(dropout=0.1, rope_scaling="yarn:4:16:4:0.02:1.1")),
@@ -166,7 +166,7 @@ def test_tools_from_before_transformers_5_find_the_rotation_under_its_older_name
     del described["rope_parameters"]
     back = chosen_architecture(option).config(described)
     assert Rope(8, back.rope_theta, back.rope_scaling).scaling == Rope(8, 1e4, config.rope_scaling).scaling
-    assert (back.rope_theta, back.rope_fraction) == (config.rope_theta, config.rope_fraction)
+    assert (back.rope_theta, ImportedConfig.of(back).rope_fraction) == (config.rope_theta, config.rope_fraction)
 
 
 @torch.no_grad()

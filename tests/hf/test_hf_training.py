@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from attractor.hf.auto_classes import AttractorForCausalLM, AttractorForSequenceClassification
 from attractor.hf.trainer import LogitControl
 from attractor.kernels import cross_entropy
-from attractor.models import FastSlowConfig, TransformerConfig
+from attractor.models import FastSlowConfig, ImportedConfig, TransformerConfig
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
 
@@ -255,7 +255,7 @@ def test_label_smoothing_scores_the_next_token(tmp_path: Path) -> None:
     "config",
     [
         CONFIGS["standard"],
-        TransformerConfig(**SMALL, n_layers=2, parallel_branches=True),
+        ImportedConfig(**SMALL, n_layers=2, parallel_branches=True),
         FastSlowConfig(**SMALL),
         FastSlowConfig(**SMALL, streams=2),
     ],

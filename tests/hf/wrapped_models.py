@@ -7,7 +7,14 @@ from torch import Tensor
 
 from attractor.attention import PRESETS
 from attractor.hf.auto_classes import AttractorForCausalLM
-from attractor.models import AKOrNConfig, FastSlowConfig, ItrSAConfig, RecursiveConfig, TransformerConfig
+from attractor.models import (
+    AKOrNConfig,
+    FastSlowConfig,
+    ImportedConfig,
+    ItrSAConfig,
+    RecursiveConfig,
+    TransformerConfig,
+)
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
 
@@ -17,7 +24,7 @@ N_TOKENS = 17  # several blocks of the slow path
 CONFIGS: dict[str, ModelConfig[LanguageModel]] = {
     **{name: TransformerConfig(**SMALL, n_layers=2, positions="rope", attention=name) for name in PRESETS},
     "untied": TransformerConfig(**SMALL, n_layers=2, tied_embeddings=False),
-    "logit-scale": TransformerConfig(**SMALL, n_layers=2, logit_scale=0.25),
+    "logit-scale": ImportedConfig(**SMALL, n_layers=2, logit_scale=0.25),
     "sigma-reparam": TransformerConfig(**SMALL, n_layers=2, attention="mla", sigma_reparam=True),
     "window": TransformerConfig(**SMALL, n_layers=2, positions="rope", window=4, global_layers="0"),
     "fast-slow": FastSlowConfig(**SMALL, n_slow=1),

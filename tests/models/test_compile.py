@@ -15,6 +15,7 @@ from attractor.equilibrium import fixed_point
 from attractor.models import (
     AKOrNConfig,
     FastSlowConfig,
+    ImportedConfig,
     ItrSAConfig,
     PreNormItrSAConfig,
     RecursiveConfig,
@@ -27,12 +28,13 @@ from several_processes import together
 
 SMALL = TransformerConfig(vocab_size=31, d_model=16, n_heads=4, n_layers=1, d_ff=16, max_seq_len=16, positions="rope")
 TWO_TIMESCALES = FastSlowConfig(vocab_size=31, d_model=16, d_ff=16, max_seq_len=16, n_rounds=1, n_slow=1, pool_factor=2)
-WINDOW = SMALL.replace(window=16, global_layers="every:2", n_layers=2, max_seq_len=160).replace(
+IMPORTED = ImportedConfig.of(SMALL)
+WINDOW = IMPORTED.replace(window=16, global_layers="every:2", n_layers=2, max_seq_len=160).replace(
     local_rope_theta=100.0, logit_softcap=5.0
 )
 OF_OTHER_FAMILIES = {
-    "parallel": SMALL.replace(stream_norm="layernorm", parallel_branches=True, rope_fraction=0.5, mlp_bias=True),
-    "multipliers": SMALL.replace(branch_scale=0.5, logit_scale=0.5, attention_scale=0.3, no_rope_every=1),
+    "parallel": IMPORTED.replace(stream_norm="layernorm", parallel_branches=True, rope_fraction=0.5, mlp_bias=True),
+    "multipliers": IMPORTED.replace(branch_scale=0.5, logit_scale=0.5, attention_scale=0.3, no_rope_every=1),
     "dynamic": SMALL.replace(rope_scaling="dynamic:4:4"),
     "longrope": SMALL.replace(rope_scaling="longrope:4:1.1:1,2:2,4"),
 }

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attractor.attention import PRESETS, Cache
 from attractor.attention.hooks import capture
-from attractor.models import Transformer, TransformerConfig
+from attractor.models import ImportedConfig, Transformer
 from attractor.models.fast_decoding import decode_step, plain_block_modules
 from tiers import fast_alone
 
@@ -41,7 +41,7 @@ OTHER: list[dict[str, Any]] = [
 
 def build(**changes: Any) -> Transformer:
     fields = {"vocab_size": 61, "d_model": 64, "n_heads": 4, "n_layers": 2, "d_ff": 96, "max_seq_len": 32}
-    return TransformerConfig(**fields | {"positions": "rope"} | changes).build(0).eval()
+    return ImportedConfig(**fields | {"positions": "rope"} | changes).build(0).eval()
 
 
 @torch.no_grad()

@@ -9,10 +9,12 @@ import torch.nn.functional as F
 from attractor.attention import PRESETS, Attention, Rope, build
 from attractor.attention.hooks import capture
 from attractor.errors import InputError
-from attractor.models import SIZES, TransformerConfig
+from attractor.models import SIZES, ImportedConfig, TransformerConfig
+from attractor.models.families import model_config
 from tiers import tiered
 
 SMALL = TransformerConfig(vocab_size=61, d_model=32, n_heads=4, n_layers=2, d_ff=48, max_seq_len=40)
+IMPORTED = ImportedConfig.of(SMALL)
 
 # The counts follow tables 3, 8 and 11 of CoupledQK. Medium GQA and `large` follow its specification, since the printed
 # 144.4M and "~350M" fit no whole number of heads and no MLP of that width.
@@ -87,14 +89,20 @@ def test_other_families_train_and_decode_and_their_fields_are_stored_only_where_
 ) -> None:
     """The sequence is shorter than the length beyond which a RoPE scaling depends on the length. If more fields were
     stored, the config hash of earlier runs would change."""
-    model, asked = SMALL.replace(**changes).build(0), tokens(2, 8)
+    config, asked = IMPORTED.replace(**changes), tokens(2, 8)
+    model = config.build(0)
     model.loss(asked, asked)[0].backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     with torch.no_grad():
         cache = model.eval().new_cache()
         parts = [model(part, cache=cache)[0] for part in asked.split([3, 1, 1, 2, 1], dim=1)]
         torch.testing.assert_close(torch.cat(parts, 1), model(asked)[0], rtol=0, atol=1e-5)
-    assert SMALL.replace(**changes).to_dict().keys() - SMALL.to_dict().keys() <= changes.keys()
+    stored = json.loads(json.dumps(config.to_dict()))
+    assert stored.keys() - SMALL.to_dict().keys() <= changes.keys()
+    back = model_config(stored)
+    assert isinstance(back, TransformerConfig)
+    assert ImportedConfig.of(back) == config
+    assert isinstance(back, ImportedConfig) == any(not hasattr(SMALL, name) for name in changes)
     assert not {"post_norm", "embedding_scale", "zero_start", "rope_scaling", "qk_norm_eps"} & SMALL.to_dict().keys()
 
 
@@ -102,7 +110,7 @@ def test_other_families_train_and_decode_and_their_fields_are_stored_only_where_
 def test_post_norm_normalises_the_output_of_a_branch_and_not_its_input() -> None:
     """Criterion: the attention branch equals the norm of attention of the unnormalised input, with a mean square of
     1."""
-    block = SMALL.replace(post_norm=True).build(0).layers[0].eval()
+    block = IMPORTED.replace(post_norm=True).build(0).layers[0].eval()
     x = torch.randn(2, 7, 32)
     attended, _ = block.attend(x, True, None, None)
     torch.testing.assert_close(attended.square().mean(-1), torch.ones(2, 7), rtol=1e-2, atol=0)
@@ -111,7 +119,7 @@ def test_post_norm_normalises_the_output_of_a_branch_and_not_its_input() -> None
 
 @torch.no_grad()
 def test_the_scale_of_embeddings_does_not_apply_to_the_tied_readout() -> None:
-    scaled, plain = SMALL.replace(embedding_scale=3.0).build(0).eval(), SMALL.build(0).eval()
+    scaled, plain = IMPORTED.replace(embedding_scale=3.0).build(0).eval(), SMALL.build(0).eval()
     scaled.positions.weight.zero_()
     plain.positions.weight.zero_()
     plain.embedding.weight.mul_(3)
@@ -132,9 +140,9 @@ def test_parallel_branches_read_the_same_stream() -> None:
     """Criterion: a block adds the sum of both branches at its input; with one norm, both branches read that norm's
     output."""
     x = torch.randn(2, 7, 32)
-    block = SMALL.replace(parallel_branches=True).build(0).layers[0].eval()
+    block = IMPORTED.replace(parallel_branches=True).build(0).layers[0].eval()
     torch.testing.assert_close(block(x)[0] - x, block.attend(x, True, None, None)[0] + block.transform(x))
-    shared = SMALL.replace(parallel_branches=True, norms_per_block=1).build(0).layers[0].eval()
+    shared = IMPORTED.replace(parallel_branches=True, norms_per_block=1).build(0).layers[0].eval()
     shared.attention_norm.weight.normal_()
     n = shared.attention_norm(x)
     torch.testing.assert_close(shared(x)[0] - x, shared.attention(n)[0] + shared.mlp(n))
@@ -144,17 +152,17 @@ def test_parallel_branches_read_the_same_stream() -> None:
 @torch.no_grad()
 def test_multipliers_multiply_logits_branches_and_scores() -> None:
     model, asked = SMALL.build(0).eval(), tokens()
-    scaled = SMALL.replace(logit_scale=0.5).build(0).eval()
+    scaled = IMPORTED.replace(logit_scale=0.5).build(0).eval()
     torch.testing.assert_close(scaled(asked)[0], 0.5 * model(asked)[0])
     targets = asked.roll(1, 1)
     cross_entropy = F.cross_entropy(scaled(asked)[0].flatten(0, 1), targets.flatten())
     torch.testing.assert_close(scaled.loss(asked, targets)[0], cross_entropy)
     x, block = torch.randn(2, 7, 32), model.layers[0]
-    halved = SMALL.replace(branch_scale=0.5).build(0).layers[0].eval()
+    halved = IMPORTED.replace(branch_scale=0.5).build(0).layers[0].eval()
     torch.testing.assert_close(halved.transform(x), 0.5 * block.transform(x))
     torch.testing.assert_close(halved.attend(x, True, None, None)[0], 0.5 * block.attend(x, True, None, None)[0])
     with capture("logits") as seen:
-        SMALL.replace(attention_scale=2 * 8**-0.5).build(0)(asked)
+        IMPORTED.replace(attention_scale=2 * 8**-0.5).build(0)(asked)
         model(asked)
     layers = len(seen["logits"]) // 2
     torch.testing.assert_close(seen["logits"][0], 2 * seen["logits"][layers])
@@ -162,7 +170,7 @@ def test_multipliers_multiply_logits_branches_and_scores() -> None:
 
 @torch.no_grad()
 def test_rope_rotates_a_fraction_of_each_head_and_skips_every_nth_layer() -> None:
-    config = SMALL.replace(positions="rope", rope_fraction=0.5, no_rope_every=2, n_layers=4)
+    config = IMPORTED.replace(positions="rope", rope_fraction=0.5, no_rope_every=2, n_layers=4)
     with capture("q", "q_coupled") as seen:
         config.build(0)(tokens())
     for number, (before, after) in enumerate(zip(seen["q"], seen["q_coupled"], strict=True), start=1):
@@ -231,7 +239,7 @@ def test_global_layers_have_no_window(global_layers: str | None, expected: list[
 def test_layers_with_a_window_may_have_a_rope_of_their_own() -> None:
     """Criterion: they rotate at `local_rope_theta`, without the scaling of the global layers."""
     config = SMALL.replace(window=5, global_layers="0", positions="rope", rope_theta=1e6, rope_scaling="linear:4")
-    model = config.replace(local_rope_theta=1e3).build(0)
+    model = ImportedConfig.of(config).replace(local_rope_theta=1e3).build(0)
     x = torch.randn(1, 9, 32)
     rotations = model.rotations(model.placement(tokens(1, 9), None, None))
     for rotation, rope in zip(rotations, (Rope(8, 1e6, "linear:4"), Rope(8, 1e3)), strict=True):
@@ -241,7 +249,7 @@ def test_layers_with_a_window_may_have_a_rope_of_their_own() -> None:
 
 def test_soft_capped_logits_are_those_of_the_loss() -> None:
     """Criterion: the logits, their losses and likeliest tokens, and the generated tokens agree."""
-    plain, capped = SMALL.build(0).eval(), SMALL.replace(logit_softcap=0.1).build(0).eval()
+    plain, capped = SMALL.build(0).eval(), IMPORTED.replace(logit_softcap=0.1).build(0).eval()
     inputs, targets = tokens(), tokens().roll(-1, 1)
     logits, _ = capped(inputs)
     torch.testing.assert_close(logits, 0.1 * (plain(inputs)[0] / 0.1).tanh())

@@ -11,7 +11,7 @@ import torch
 from attractor.attention import PRESETS, AttentionConfig
 from attractor.attention.stage import Coupling, Output, Projection, Scoring
 from attractor.errors import InputError
-from attractor.models import FAMILIES, SIZES, TransformerConfig
+from attractor.models import FAMILIES, SIZES, ImportedConfig, TransformerConfig
 from attractor.tasks import KINDS
 from attractor.tasks.recall import Recall
 from attractor.tasks.text import Text
@@ -79,4 +79,4 @@ def test_equal_seeds_of_numpy_and_python_give_equal_weights_and_a_seed_that_is_n
 )
 def test_a_rotation_of_an_odd_width_is_refused_by_the_config(field: str, changes: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=f"{field} must be"):
-        TransformerConfig(**{"d_model": 32, "n_heads": 4, "d_ff": 64, "positions": "rope"} | changes)
+        ImportedConfig(**{"d_model": 32, "n_heads": 4, "d_ff": 64, "positions": "rope"} | changes)

@@ -91,8 +91,11 @@ def heading_of(option: Option, start: Start | None) -> str:
 
 
 def is_shown(option: Option, start: Start) -> bool:
-    """Whether an option is shown without --help-all, because it is common or belongs to the chosen model or task."""
-    return bool({start.family, start.task} & set(option.owners)) if option.owners else option.name in COMMON
+    """Whether an option is shown without --help-all: it is common, or of the chosen task or family. Those of
+    Transformers, which are the default, must be common."""
+    if option.owners and not {start.family, start.task} & set(option.owners):
+        return False
+    return option.name in COMMON or bool(option.owners and "transformer" not in option.owners)
 
 
 def start_of(line: Sequence[str]) -> Start:

@@ -26,6 +26,7 @@ from attractor.hf.read_config import (
 from attractor.hf.weights import LAYOUTS, Tie
 from attractor.hf.write_config import alike, first_layer, latent_sizes, shape
 from attractor.models.config import ROTATIONS, ModelConfig
+from attractor.models.imported import ImportedConfig, transformer_config
 from attractor.models.language_model import LanguageModel
 from attractor.models.transformer import TransformerConfig, layer_indices
 
@@ -124,9 +125,9 @@ class Names:
 class Architecture:
     model_type: str
     layout: str  # of the weights of an attention layer (weights.py)
-    translate: Callable[[Described], dict[str, Any]]  # from config.json to the fields of a TransformerConfig
+    translate: Callable[[Described], dict[str, Any]]  # from config.json to the fields of an ImportedConfig
     needs: tuple[Need, ...] = ()
-    describe: Callable[[TransformerConfig], dict[str, Any]] = lambda config: shape(config)  # to config.json
+    describe: Callable[[ImportedConfig], dict[str, Any]] = lambda config: shape(config)  # to config.json
     names: Names = field(default_factory=Names)
     norm_offset: float = 0.0  # what the norms add to their stored weights, not to biases
     activations: Mapping[str, str] = field(default_factory=lambda: GATED)  # kinds of MLPs by `hidden_act`
@@ -165,12 +166,13 @@ class Architecture:
         return self.translated(described)
 
     def translated(self, described: Described) -> TransformerConfig:
-        return TransformerConfig(**self.translate(described) | {"mlp": self.activations[described["hidden_act"]]})
+        return transformer_config(self.translate(described) | {"mlp": self.activations[described["hidden_act"]]})
 
     def exported(self, config: ModelConfig) -> dict[str, Any]:
         """Return the content of config.json for a model of attractor; refuse a model that it cannot describe."""
         if not isinstance(config, TransformerConfig):
             raise self.refusal("family", TransformerConfig.family, config.family)
+        config = ImportedConfig.of(config)
         act = next((act for act, mlp in self.activations.items() if mlp == config.mlp), next(iter(self.activations)))
         common = self.describe(config) | {"hidden_act": act}
         if "head_dim" in self.defaults:  # which the width of heads that is left out stands for
@@ -232,6 +234,7 @@ class Architecture:
 
 def settings(config: TransformerConfig) -> dict[str, Any]:
     """Return all settings that affect the computation, defaults resolved: equal where models compute the same."""
+    config = ImportedConfig.of(config)
     layer, mechanism = first_layer(config), config.staged_attention
     flat: dict[str, Any] = {"attention": mechanism_name(mechanism)}
     for part in (config, *stages_of(mechanism)):

@@ -235,10 +235,6 @@ def gemma2(stored: Described) -> dict[str, Any]:
     return scaled_embeddings(stored) | windows(stored, kinds_of_layers(stored, 2)) | capped(stored)
 
 
-def vaultgemma(stored: Described) -> dict[str, Any]:
-    return gemma2(stored) | {"norms_per_block": 2}
-
-
 def gemma3(stored: Described) -> dict[str, Any]:
     kinds = kinds_of_layers(stored, number(stored, "sliding_window_pattern", 6))
     local = with_local_rope(stored, kinds, real(stored, "rope_local_base_freq", 1e4))

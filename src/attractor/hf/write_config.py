@@ -1,4 +1,4 @@
-"""Translate a TransformerConfig into fields of a config.json of Hugging Face: the inverses of `read_config.py`."""
+"""Translate an ImportedConfig into fields of a config.json of Hugging Face: the inverses of `read_config.py`."""
 
 import math
 from typing import Any
@@ -7,17 +7,17 @@ from attractor.attention import Attention
 from attractor.attention.position import parse_scaling
 from attractor.attention.project.latent import LatentProjection
 from attractor.hf.read_config import GLOBAL, LOCAL, rotated_layers_of
+from attractor.models.imported import ImportedConfig
 from attractor.models.shapes_only import shapes_only
-from attractor.models.transformer import TransformerConfig
 
 
-def first_layer(config: TransformerConfig) -> Attention:
+def first_layer(config: ImportedConfig) -> Attention:
     with shapes_only():
         return Attention(config.staged_attention, config.d_model, config.n_heads, 0, config.head_dim)
 
 
-def shape(config: TransformerConfig) -> dict[str, Any]:
-    """Return the fields of config.json that all architectures have: the inverse of `read_config.shape`."""
+def shape(config: ImportedConfig) -> dict[str, Any]:
+    """Return the fields of config.json that name one setting each. The class of an architecture takes those it has."""
     layer = first_layer(config)
     project, output = layer.config.project, layer.config.output
     is_usual_width = layer.layout.free * config.n_heads == config.d_model
@@ -34,10 +34,26 @@ def shape(config: TransformerConfig) -> dict[str, Any]:
         "rope_parameters": rotation(config),
         "attention_bias": getattr(project, "qkv_bias", False) and getattr(output, "out_bias", False),
         "mlp_bias": config.mlp_bias,
+        "use_qkv_bias": getattr(project, "qkv_bias", False),
+        "attention_out_bias": getattr(output, "out_bias", False),
+        "use_parallel_residual": config.parallel_branches,
+        "attn_logit_softcapping": layer.softcap,
+        "final_logit_softcapping": config.logit_softcap,
+        "query_pre_attn_scalar": round(layer.scale**-2),
+        "embedding_multiplier": config.embedding_scale,
+        "residual_multiplier": config.branch_scale,
+        "attention_multiplier": layer.scale,
+        "logit_scale": config.logit_scale,
+        "logits_scaling": 1 / config.logit_scale,
+        "scale_attn_weights": alike(layer.scale, max(layer.layout.free, 1) ** -0.5),
+        "sliding_window": config.staged_attention.window,
+        "no_rope_layers": rotated_layers_of(config.n_layers, config.no_rope_every),
+        "no_rope_layer_interval": config.no_rope_every or 4,
+        "first_k_dense_replace": config.n_layers,
     } | ({} if is_usual_width else {"head_dim": layer.layout.free})
 
 
-def rotation(config: TransformerConfig) -> dict[str, Any]:
+def rotation(config: ImportedConfig) -> dict[str, Any]:
     """Return the rotary parameters: the inverse of `scaling`."""
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
     rope["partial_rotary_factor"] = config.staged_attention.couple.rope_fraction
@@ -60,122 +76,61 @@ def rotation(config: TransformerConfig) -> dict[str, Any]:
     return rope
 
 
-def window(config: TransformerConfig) -> dict[str, Any]:
-    """Return the fields of one window in all layers: the inverse of `with_window`."""
-    return shape(config) | {"sliding_window": config.staged_attention.window}
-
-
-def kinds(config: TransformerConfig) -> dict[str, Any]:
+def kinds(config: ImportedConfig) -> dict[str, Any]:
     """Return the fields of layers of two kinds: the inverse of `windows`."""
     mechanisms = [config.layer_mechanism(index) for index in range(config.n_layers)]
     kinds = [GLOBAL if mechanism.window is None else LOCAL for mechanism in mechanisms]
-    return shape(config) | {"sliding_window": config.staged_attention.window, "layer_types": kinds}
+    of_qwen = {"use_sliding_window": LOCAL in kinds, "max_window_layers": kinds.count(GLOBAL)}
+    return shape(config) | {"layer_types": kinds} | of_qwen
 
 
-def qwen2(config: TransformerConfig) -> dict[str, Any]:
-    window = config.staged_attention.window
-    first = sum(config.layer_mechanism(index).window is None for index in range(config.n_layers))
-    return kinds(config) | {"use_sliding_window": window is not None, "max_window_layers": first}
-
-
-def olmo3(config: TransformerConfig) -> dict[str, Any]:
+def olmo3(config: ImportedConfig) -> dict[str, Any]:
     """Return the fields of layers of two kinds, with a rotation for each."""
     stored = kinds(config)
     local = {"rope_type": "default", "rope_theta": config.local_rope_theta or config.rope_theta}
     return stored | {"rope_parameters": {GLOBAL: stored["rope_parameters"], LOCAL: local}}
 
 
-def gemma2(config: TransformerConfig) -> dict[str, Any]:
-    layer = first_layer(config)
-    return kinds(config) | {
-        "attn_logit_softcapping": layer.softcap,
-        "final_logit_softcapping": config.logit_softcap,
-        "query_pre_attn_scalar": round(layer.scale**-2),
-    }
-
-
-def vaultgemma(config: TransformerConfig) -> dict[str, Any]:
+def vaultgemma(config: ImportedConfig) -> dict[str, Any]:
     """Return the fields of Gemma 2 with a window, which transformers asks for even where no layer uses it."""
-    return gemma2(config) | {"sliding_window": config.staged_attention.window or config.max_seq_len}
+    return kinds(config) | {"sliding_window": config.staged_attention.window or config.max_seq_len}
 
 
-def gemma3(config: TransformerConfig) -> dict[str, Any]:
-    return gemma2(config) | olmo3(config)
-
-
-def phi3(config: TransformerConfig) -> dict[str, Any]:
-    stored = window(config)
+def phi3(config: ImportedConfig) -> dict[str, Any]:
+    stored = shape(config)
     length = stored["rope_parameters"].pop("original_max_position_embeddings", None)
     return stored | ({} if length is None else {"original_max_position_embeddings": length})
 
 
-def multiplied(config: TransformerConfig) -> dict[str, Any]:
-    return shape(config) | {
-        "embedding_multiplier": config.embedding_scale,
-        "residual_multiplier": config.branch_scale,
-        "attention_multiplier": first_layer(config).scale,
-        "logits_scaling": 1 / config.logit_scale,
-    }
+def multiplied_twice_normed(config: ImportedConfig) -> dict[str, Any]:
+    return shape(config) | {"logits_scaling": config.logit_scale, "use_post_norm": config.norms_per_block == 4}
 
 
-def multiplied_twice_normed(config: TransformerConfig) -> dict[str, Any]:
-    stored = multiplied(config)
-    return stored | {"logits_scaling": config.logit_scale, "use_post_norm": config.norms_per_block == 4}
-
-
-def biased_inputs(config: TransformerConfig) -> dict[str, Any]:
+def biased_inputs(config: ImportedConfig) -> dict[str, Any]:
     """Return the fields of attention whose output has its own bias, or none: the inverse of `biased_inputs`."""
-    attention = config.staged_attention
-    biases = getattr(attention.project, "qkv_bias", False), getattr(attention.output, "out_bias", False)
-    return shape(config) | dict(zip(("attention_bias", "attention_out_bias"), biases, strict=True))
+    return shape(config) | {"attention_bias": getattr(config.staged_attention.project, "qkv_bias", False)}
 
 
-def without_rope(config: TransformerConfig) -> dict[str, Any]:
-    every = config.no_rope_every
-    layers = {"no_rope_layers": rotated_layers_of(config.n_layers, every), "no_rope_layer_interval": every or 4}
-    return shape(config) | layers
-
-
-def gpt2(config: TransformerConfig) -> dict[str, Any]:
-    layer = first_layer(config)
-    return shape(config) | {"scale_attn_weights": alike(layer.scale, max(layer.layout.free, 1) ** -0.5)}
-
-
-def parallel(config: TransformerConfig) -> dict[str, Any]:
-    return shape(config) | {"use_parallel_residual": config.parallel_branches}
-
-
-def stablelm(config: TransformerConfig) -> dict[str, Any]:
-    return parallel(config) | {"use_qkv_bias": getattr(config.staged_attention.project, "qkv_bias", False)}
-
-
-def one_norm(config: TransformerConfig) -> dict[str, Any]:
-    return shape(config) | {"logit_scale": config.logit_scale}
-
-
-def local_where_rotated(config: TransformerConfig) -> dict[str, Any]:
+def local_where_rotated(config: ImportedConfig) -> dict[str, Any]:
     """Return the fields of layers of which those with RoPE have a window: the inverse of `rotated_where_local`."""
     kinds = [LOCAL if rotated else GLOBAL for rotated in rotated_layers_of(config.n_layers, config.no_rope_every)]
-    return {"layer_types": kinds, "sliding_window": config.staged_attention.window or config.max_seq_len}
+    window = config.staged_attention.window or config.max_seq_len
+    return shape(config) | {"layer_types": kinds, "sliding_window": window}
 
 
-def cohere2(config: TransformerConfig) -> dict[str, Any]:
-    return one_norm(config) | local_where_rotated(config)
-
-
-def exaone4(config: TransformerConfig) -> dict[str, Any]:
+def exaone4(config: ImportedConfig) -> dict[str, Any]:
     if config.no_rope_every or config.staged_attention.window:
-        return shape(config) | local_where_rotated(config)
+        return local_where_rotated(config)
     return shape(config) | {"layer_types": [GLOBAL] * config.n_layers, "sliding_window": None}
 
 
-def pairs(config: TransformerConfig) -> dict[str, Any]:
+def pairs(config: ImportedConfig) -> dict[str, Any]:
     stored = shape(config)
     doubled = {name: 2 * stored[name] for name in ("num_attention_heads", "num_key_value_heads")}
     return stored | doubled | {"head_dim": first_layer(config).layout.free // 2}
 
 
-def latent(config: TransformerConfig) -> dict[str, Any]:
+def latent(config: ImportedConfig) -> dict[str, Any]:
     """Return the fields of MLA. Other attention gets arbitrary widths, since its field `attention` is refused first."""
     layer, stored = first_layer(config), shape(config)
     sizes = latent_sizes(layer) or dict.fromkeys(LATENT_NAMES, 2)
@@ -187,10 +142,6 @@ def latent(config: TransformerConfig) -> dict[str, Any]:
     if rope["rope_type"] == "yarn" and rope["factor"] > 1 and ratio > 1:
         rope["mscale_all_dim"] = (ratio**0.5 - 1) / (0.1 * math.log(rope["factor"]))
     return stored
-
-
-def dense_latent(config: TransformerConfig) -> dict[str, Any]:
-    return latent(config) | {"first_k_dense_replace": config.n_layers}
 
 
 LATENT_NAMES = {

@@ -3,6 +3,7 @@
 from attractor.models.akorn import AKOrN, AKOrNConfig
 from attractor.models.families import FAMILIES, SIZES
 from attractor.models.fast_slow import FastSlow, FastSlowConfig
+from attractor.models.imported import ImportedConfig, ImportedTransformer
 from attractor.models.itrsa import ItrSA, ItrSAConfig
 from attractor.models.itrsa_prenorm import PreNormItrSA, PreNormItrSAConfig
 from attractor.models.recursive import Recursive, RecursiveConfig
@@ -15,6 +16,8 @@ __all__ = [
     "AKOrNConfig",
     "FastSlow",
     "FastSlowConfig",
+    "ImportedConfig",
+    "ImportedTransformer",
     "ItrSA",
     "ItrSAConfig",
     "PreNormItrSA",

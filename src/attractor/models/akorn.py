@@ -77,7 +77,7 @@ class AKOrNConfig(RecurrentConfig["AKOrN"]):
             require(by_convolution, "grid_width", "None under coupling='attention'", self.grid_width)
             self.require_count("grid_width")
         super().__post_init__()
-        self.require_unchanged("oscillators are normalised instead", "norms_per_block", "post_norm", "norm_eps")
+        self.require_unchanged("oscillators are normalised instead", "norms_per_block", "norm_eps")
         if by_convolution:
             self.require_plain_attention("coupling='conv'", "a convolution couples the oscillators")
             rule = "learned or grid under coupling='conv', which has no queries and keys to rotate"

@@ -27,42 +27,17 @@ from attractor.models.shapes_only import allocate, shapes_only
 
 Model = TypeVar("Model", bound=nn.Module, covariant=True)
 
-TRANSFORMER = "transformer"  # the family that has every field
+TRANSFORMER = "transformer"
 BOARD_POSITIONS = ("grid", "grid-rope")  # positions in a square board of max_seq_len cells
 ROTATIONS = ("rope", "grid-rope")
 POSITIONS = ("learned", "rope", *BOARD_POSITIONS)
-NORM_NAMES = ("rmsnorm", "layernorm", "layernorm-no-bias")
 POOLS = ("last", "mean")
 LARGEST = 2**28  # bound of any size, so that the bytes of a matrix of two such sizes fit 64 bits
 SIZES_OF = ("vocab_size", "d_model", "n_heads", "d_ff", "max_seq_len")
 OF_ATTENTION = (  # fields that change the attention preset
-    "qkv_bias",
-    "out_bias",
-    "attention_scale",
-    "rope_fraction",
-    "qk_norm",
-    "qk_norm_across",
-    "qk_norm_eps",
-    "softcap",
-    "sigma_reparam",
-    "orthogonal_values",
-    "z_loss",
-    "window",
-    "zero_start",
-    "dropout",
+    *("qkv_bias", "out_bias", "qk_norm", "softcap", "sigma_reparam", "orthogonal_values", "z_loss", "window"),
+    *("zero_start", "dropout"),
 )
-OF_TRANSFORMERS = (
-    "stream_norm",
-    "mlp_bias",
-    "parallel_branches",
-    "branch_scale",
-    "logit_scale",
-    "no_rope_every",
-    "global_layers",
-    "attention_global",
-    "local_rope_theta",
-    "logit_softcap",
-)  # fields of Transformers alone
 
 
 @dataclass(frozen=True)
@@ -97,28 +72,10 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     """base of the rotary frequencies"""
     rope_scaling: str | None = later(None)
     """linear:FACTOR, or another scaling of the frequencies (attention/position.py has them all)"""
-    rope_fraction: float = later(1.0)
-    """leading part of each head that RoPE rotates (GPT-NeoX)"""
-    local_rope_theta: float | None = later(None)
-    """rope_theta of layers with a window, unscaled; by default as the others"""
-    no_rope_every: int | None = later(None)
-    """of every so many layers, the last has no RoPE (SmolLM3)"""
-    embedding_scale: float = later(1.0)
-    """factor on token embeddings at the input, not on the readout (Gemma)"""
-    branch_scale: float = later(1.0)
-    """factor on what each branch adds to the stream (Granite)"""
-    logit_scale: float = later(1.0)
-    """factor on the logits of the readout (Cohere)"""
-    logit_softcap: float | None = later(None)
-    """bound c on the readout's logits: c tanh(logit / c) (Gemma 2); by default off"""
-    attention_scale: float | None = later(None)
-    """factor of attention's logits; by default K ** -0.5"""
     qkv_bias: bool = False
     """biases in the query, key and value projections"""
     out_bias: bool = later(False)
     """bias of attention's output"""
-    mlp_bias: bool = later(False)
-    """biases in the MLP"""
     qk_norm: bool = later(False)
     """normalise queries and keys (QK-norm)"""
     softcap: float | None = later(None)
@@ -131,24 +88,10 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     """weight of a penalty on attention's logsumexp"""
     window: int | None = later(None)
     """keys that a position sees, itself and those before; by default the whole past"""
-    global_layers: str | None = later(None)
-    """layers with no window: every:N, first:N, or indices such as 5,11"""
-    attention_global: str | Mechanism | None = later(None)  # noqa: RUF009
-    """mechanism of the layers of global_layers; by default as the others"""
-    qk_norm_across: bool = later(False)
-    """QK-norm over all heads together, not over each (OLMo 2)"""
-    qk_norm_eps: float = later(1e-6)
-    """number added under the root of QK-norm"""
     zero_start: bool = later(False)
     """start coupling behind closed gates, for pretrained models"""
-    stream_norm: str = later("rmsnorm")
-    """norm of the stream: rmsnorm, layernorm or layernorm-no-bias"""
     norms_per_block: int = 2
-    """2: normalise each branch's input; 4: its output as well; 1: parallel branches share a norm"""
-    post_norm: bool = later(False)
-    """normalise each branch's output and not its input (OLMo 2)"""
-    parallel_branches: bool = later(False)
-    """both branches of a block read the same stream (GPT-NeoX, Cohere)"""
+    """2: normalise each branch's input; 4: its output as well"""
     dropout: float = 0.0
     """dropout rate of attention weights and both branches"""
     causal: bool = True
@@ -168,34 +111,13 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         require(self.positions in POSITIONS, "positions", f"one of {', '.join(POSITIONS)}", self.positions)
         if self.positions in BOARD_POSITIONS:
             board_side(self.max_seq_len)
-        counts = (1, 2) if self.parallel_branches else (2, 4)
-        rule = f"{counts[0]} or {counts[1]}" + (" with parallel branches" if self.parallel_branches else "")
-        require(self.norms_per_block in counts, "norms_per_block", rule, self.norms_per_block)
-        require(not (self.parallel_branches and self.post_norm), "parallel_branches", "False with post_norm", True)
-        require(self.stream_norm in NORM_NAMES, "stream_norm", f"one of {', '.join(NORM_NAMES)}", self.stream_norm)
-        require(self.norms_per_block == 2 or not self.post_norm, "norms_per_block", "2 with post_norm", 4)
-        for field in ("embedding_scale", "branch_scale", "logit_scale", "norm_eps"):
-            value = getattr(self, field)
-            require(0 < value < math.inf, field, "positive and finite", value)
-        for field in ("logit_softcap", "local_rope_theta"):
-            value = getattr(self, field)
-            require(value is None or 0 < value < math.inf, field, "positive and finite, or None", value)
-        if self.no_rope_every is not None:
-            self.require_count("no_rope_every")
-        for field in ("no_rope_every", "rope_fraction", "rope_scaling", "local_rope_theta"):
-            default, value = getattr(ModelConfig, field), getattr(self, field)
-            rule = f"{default} without positions='rope'"
-            require(self.positions == "rope" or value == default, field, rule, value)
+        self._require_norms()
+        require(0 < self.norm_eps < math.inf, "norm_eps", "positive and finite", self.norm_eps)
         if self.rope_scaling is not None:
+            require(self.positions == "rope", "rope_scaling", "None without positions='rope'", self.rope_scaling)
             depends_on_length = parse_scaling(self.rope_scaling).length < math.inf
             rule = f"none that depends on the sequence's length for a model of family '{self.family}'"
             require(self.family == TRANSFORMER or not depends_on_length, "rope_scaling", rule, self.rope_scaling)
-        for field in OF_TRANSFORMERS:
-            default, value = getattr(ModelConfig, field), getattr(self, field)
-            rule = f"{default!r} for a model of family '{self.family}'"
-            require(
-                self.family == TRANSFORMER or value == default, field, rule, value, "only Transformers have this field"
-            )
         require(0 <= self.dropout < 1, "dropout", "at least 0 and below 1", self.dropout)
         for field in ("n_classes", "head_dim"):
             if getattr(self, field) is not None:
@@ -218,6 +140,9 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
                 require(self.family == TRANSFORMER, "attention", rule, attention.stages[0])
             if isinstance(attention, Whole):
                 attention.require_suited(self.d_model, self.n_heads, self.causal)
+
+    def _require_norms(self) -> None:
+        require(self.norms_per_block in (2, 4), "norms_per_block", "2 or 4", self.norms_per_block)
 
     def _require_window(self, window: int | None) -> None:
         if window is None:
@@ -292,6 +217,9 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         if n_kv_heads is not None:
             changes["n_kv_heads"] = n_kv_heads
         return config.replace(**changes)
+
+    def build_norm(self) -> nn.Module:
+        return nn.RMSNorm(self.d_model, eps=self.norm_eps)
 
     def kv_heads(self, project: Projection) -> int | None:
         """Return the number of key heads for a projection, or None to leave it to the projection's config."""

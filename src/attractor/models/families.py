@@ -6,6 +6,7 @@ from attractor.errors import unknown
 from attractor.models.akorn import AKOrNConfig
 from attractor.models.config import ModelConfig
 from attractor.models.fast_slow import FastSlowConfig
+from attractor.models.imported import transformer_config
 from attractor.models.itrsa import ItrSAConfig
 from attractor.models.itrsa_prenorm import PreNormItrSAConfig
 from attractor.models.language_model import LanguageModel
@@ -30,7 +31,7 @@ def model_config(stored: dict[str, Any]) -> ModelConfig[LanguageModel]:
     family = values.pop(FAMILY, TransformerConfig.family)
     if family not in FAMILIES:
         raise unknown("model family", family, FAMILIES)
-    return FAMILIES[family].from_dict(values)
+    return transformer_config(values) if family == TransformerConfig.family else FAMILIES[family].from_dict(values)
 
 
 def _qwen(**shape: int) -> TransformerConfig:

@@ -6,8 +6,8 @@ When a small model decodes, half of the time is Python's: calls of modules, stag
 The operations here are those of the modules, and the values agree bit for bit.
 
 `plain_block_modules` checks that the blocks compute nothing else: pre-norm, separate heads, no coupling, softmax
-without soft-cap, whole heads rotated, plain output, unscaled branches, modules of the original classes, and no hooks or
-captured taps.
+without soft-cap, whole heads rotated, plain output, unscaled branches in turn, modules of the original classes, and no
+hooks or captured taps.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,6 +50,8 @@ def plain_block_modules(blocks: Iterable[nn.Module]) -> list[Parts] | None:
 
 
 def _parts(block: nn.Module) -> Parts | None:
+    if not isinstance(block, Block) or not block.is_plain or block.training:
+        return None
     parts: list[Any] = [block]
     # Modules are read from `_modules`, since attribute access on a module costs as much as a small operation.
     for start, names in (
@@ -59,13 +61,11 @@ def _parts(block: nn.Module) -> Parts | None:
         (13, ("out",)),
         (5, ("gate", "up", "down")),
     ):
-        if type(parts[start]) is not OF_BLOCK[start]:
+        if start and type(parts[start]) is not OF_BLOCK[start]:
             return None
         table = parts[start]._modules
         parts += [table[name] for name in names]
-    if tuple(map(type, parts)) != OF_BLOCK or block.training or parts[12].softcap is not None:
-        return None
-    if block.branch_scale != 1 or parts[2].rotated_part != "whole":
+    if tuple(map(type, parts[1:])) != OF_BLOCK[1:] or parts[12].softcap is not None or parts[2].rotated_part != "whole":
         return None
     for part in parts:
         attributes = part.__dict__

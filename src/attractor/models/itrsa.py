@@ -82,7 +82,7 @@ class ItrSAConfig(RecurrentConfig["ItrSA"]):
         if self.readout_width is not None:
             self.require_count("readout_width")
         super().__post_init__()
-        self.require_unchanged("it has one norm, of states", "norms_per_block", "post_norm")
+        self.require_unchanged("it has one norm, of states", "norms_per_block")
         if self.energy is not None:
             self._require_an_energy(self.energy)
 

@@ -1,9 +1,9 @@
 """The base class of all model families: embedding, a core of blocks, readout, losses and labels.
 
-    h = s E[tokens] (+ P[positions]);   h <- core(h);   logits = E (s' norm(h))
+    h = E[tokens] (+ P[positions]);   h <- core(h);   logits = E norm(h)
 
-s is `embedding_scale`, and s' is `logit_scale`. Unless embeddings are tied, the readout has a matrix of its own instead
-of E. A family defines the core: `through` maps the embedded tokens to the hidden states before the last norm.
+Unless embeddings are tied, the readout has a matrix of its own instead of E. A family defines the core: `through` maps
+the embedded tokens to the hidden states before the last norm.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ from attractor.attention.mask import lower_triangle
 from attractor.attention.position import GridMatrices, GridPositions, GridRope, LearnedPositions
 from attractor.errors import InputError, require
 from attractor.kernels.cross_entropy import linear_cross_entropy, position_losses, soft_capped
-from attractor.models.block import NORMS, Block
+from attractor.models.block import Block
 from attractor.models.config import ROTATIONS, ModelConfig
 from attractor.models.generate import generate
 
@@ -55,6 +55,7 @@ class LanguageModel(nn.Module, ABC):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.logit_softcap: float | None = None  # bound c on the logits, which become c tanh(logit / c)
         self.activation_checkpointing = False
         # Operations whose results activation checkpointing keeps; None keeps nothing of a block.
         self.saved_ops: Callable[..., CheckpointPolicy] | None = None
@@ -64,7 +65,7 @@ class LanguageModel(nn.Module, ABC):
         self.positions = None if rotated else table(config.max_seq_len, config.d_model)
         self.dropout = nn.Dropout(config.dropout)
         self.build_core()
-        self.norm: nn.Module = NORMS[config.stream_norm](config.d_model, eps=config.norm_eps)
+        self.norm = config.build_norm()
         n_outputs = config.n_classes or config.vocab_size
         tied = config.tied_embeddings and config.n_classes is None
         self.head = None if tied else nn.Linear(config.d_model, n_outputs, bias=False)
@@ -156,7 +157,7 @@ class LanguageModel(nn.Module, ABC):
         real: Bool[Tensor, "B T"] | None = None,
         positions: Int[Tensor, "B T"] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the normalised output of the core, multiplied by `logit_scale`, and the auxiliary loss.
+        """Return the normalised output of the core, and the auxiliary loss.
 
         Vectors in place of tokens are taken as their embeddings. Positions that start anew within a row start another
         sequence, which does not attend to the one before it."""
@@ -164,18 +165,19 @@ class LanguageModel(nn.Module, ABC):
         x, aux_loss = self.through(self.embedded(tokens, placement), placement, cache)
         if cache is not None:
             cache.length += tokens.shape[1]
-        normalised = self.norm(x)
-        return normalised if self.config.logit_scale == 1 else normalised * self.config.logit_scale, aux_loss
+        return self.normed(x), aux_loss
 
     def embedded(
         self, tokens: Int[Tensor, "B T"] | Float[Tensor, "B T D"], placement: TokenPlacement
     ) -> Float[Tensor, "B T D"]:
         x = tokens if tokens.is_floating_point() else self.embedding(tokens)
-        if self.config.embedding_scale != 1:
-            x = x * self.config.embedding_scale
         if self.positions is not None:
             x = x + self.positions(placement.positions)
         return self.dropout(x)
+
+    def normed(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """Return what the readout reads of the core's output."""
+        return self.norm(x)
 
     def run(self, block: Callable[..., tuple[Tensor, Tensor]], x: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
         """Run one block, with activation checkpointing if it is on."""
@@ -271,13 +273,8 @@ class LanguageModel(nn.Module, ABC):
             return acting_weight(self.embedding, self.config.vocab_size)
         return acting_weight(self.head)
 
-    @property
-    def logit_softcap(self) -> float | None:
-        """The bound on the logits of the next token; those of classes have none."""
-        return self.config.logit_softcap if self.config.n_classes is None else None
-
     def logits(self, read: Float[Tensor, "... D"]) -> Float[Tensor, "... C"]:
-        """Return the logits of the readout, soft-capped under `logit_softcap`."""
+        """Return the logits of the readout, soft-capped where there is a `logit_softcap`."""
         return soft_capped(F.linear(read, self.readout), self.logit_softcap)
 
     def residual_outputs(self) -> list[Tensor]:

@@ -73,7 +73,7 @@ class RecursiveConfig(RecurrentConfig["Recursive"]):
         if self.mixer not in MIXERS:
             raise unknown("mixer", self.mixer, MIXERS)
         super().__post_init__()
-        self.require_unchanged("its norms have no choices", "norms_per_block", "post_norm", "norm_eps")
+        self.require_unchanged("its norms have no choices", "norms_per_block", "norm_eps")
         rule = f"a multiple of n_segments={self.n_segments}"
         require(self.n_iterations % self.n_segments == 0, "n_iterations", rule, self.n_iterations)
         rule, why = "None for a recursive model", "its loss is that of every position"

@@ -13,11 +13,12 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from attractor.attention import AttentionConfig, Cache, Rope, Rotation, build
+from attractor.attention import AttentionConfig, Cache, Rotation, build
 from attractor.attention.named import Mechanism, label_of
 from attractor.attention.surroundings import FirstValues
 from attractor.errors import InputError, require
-from attractor.models.block import Block, ParallelBlock
+from attractor.fields import later
+from attractor.models.block import Block
 from attractor.models.config import TRANSFORMER, ModelConfig, mixes_first_values
 from attractor.models.fast_decoding import decode_step, plain_block_modules
 from attractor.models.language_model import LanguageModel, ModelCache, TokenPlacement
@@ -30,6 +31,10 @@ class TransformerConfig(ModelConfig["Transformer"]):
 
     n_layers: int = 8
     """number of layers"""
+    global_layers: str | None = later(None)
+    """layers with no window: every:N, first:N, or indices such as 5,11"""
+    attention_global: str | Mechanism | None = later(None)  # noqa: RUF009
+    """mechanism of the layers of global_layers; by default as the others"""
 
     def __post_init__(self) -> None:
         self.require_count("n_layers")
@@ -44,9 +49,6 @@ class TransformerConfig(ModelConfig["Transformer"]):
             next_step = "or attention_global, or leave global_layers out"
             require(has_use, "window", "given with global_layers", window, next_step)
             layer_indices(self.global_layers, self.n_layers)
-        if self.local_rope_theta is not None:
-            window = self.attention_config.window
-            require(window is not None, "window", "given with local_rope_theta", window, "or leave it out")
 
     def _require_alike(self) -> None:
         """Refuse a hybrid whose layers cannot share what the model gives to all of them."""
@@ -132,14 +134,12 @@ class TransformerCache(ModelCache):
 
 
 class Transformer(LanguageModel):
+    kind_of_block: ClassVar[type[Block]] = Block
     config: TransformerConfig
 
     def build_core(self) -> None:
-        config = self.config
-        kind = ParallelBlock if config.parallel_branches else Block
+        config, kind = self.config, self.kind_of_block
         self.blocks = nn.ModuleList(kind(config, config.layer_mechanism(i), i) for i in range(config.n_layers))
-        theta = config.local_rope_theta
-        self.local_rope = None if theta is None else Rope(self.rope_width, theta)
         self.mixes_first_values = any(map(mixes_first_values, config.mechanisms))
 
     @property
@@ -151,11 +151,8 @@ class Transformer(LanguageModel):
         return max(layer.attention.rope_width for layer in self.layers)
 
     def rotations(self, placement: TokenPlacement) -> list[Rotation | None]:
-        """Return the rotation of each block, which is None in layers without RoPE."""
-        skipped = self.config.no_rope_every
-        local = placement.rotation if self.local_rope is None else self.local_rope.at(placement.positions)
-        rotations = [placement.rotation if layer.attention.window is None else local for layer in self.layers]
-        return [x if skipped is None or number % skipped else None for number, x in enumerate(rotations, 1)]
+        """Return the rotation of each block."""
+        return [placement.rotation] * len(self.blocks)
 
     def through(self, x: Tensor, placement: TokenPlacement, cache: ModelCache | None) -> tuple[Tensor, Tensor]:
         aux_loss = torch.zeros((), device=x.device)

@@ -138,7 +138,7 @@ class Stack:
         # The loss that never holds all logits cannot be vmapped. It is large, so little is lost model by model.
         read, readouts, aux_losses = self.for_all_models(_before_readout, weights, inputs, real)
         of_models = zip(read, readouts, targets.flatten(1), strict=True)
-        losses = [linear_cross_entropy(*of_model, config.logit_softcap) for of_model in of_models]
+        losses = [linear_cross_entropy(*of_model, self.models[0].logit_softcap) for of_model in of_models]
         return torch.stack(losses), aux_losses
 
     @torch.no_grad()
