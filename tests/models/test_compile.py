@@ -45,7 +45,7 @@ MODELS |= {
     "itrsa-pre-norm": PreNormItrSAConfig(**BOARDS, d_ff=16),
     "akorn": AKOrNConfig(**BOARDS, d_ff=16),
     "akorn-as-published": AKOrNConfig(**BOARDS, d_ff=16, positions="rope", as_published=True),
-    "recursive": RecursiveConfig(**BOARDS, d_ff=16, n_segments=2),
+    "recursive": RecursiveConfig(**BOARDS, d_ff=16, n_segments=2, n_layers=1, n_inner=2),
 }
 
 
