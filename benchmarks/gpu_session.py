@@ -6,6 +6,7 @@
     operations  each operation of a step, forward and backward: its time beside the least time (1)
     step        a training step at several numbers of tokens: eager, compiled, and with CUDA graphs
     waits       how often a step makes the host wait for the device
+    attention   each backend of torch's attention, and a window of 1,024 at 16,384 tokens: in blocks, by FlexAttention
     decoding    cached generation, one sequence and 32
     loops       200 steps of `attractor train` beside the same shape in a short loop and in Hugging Face's model
 
@@ -22,6 +23,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from statistics import median
@@ -31,7 +34,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from attractor.attention.mask import lower_triangle
+from attractor.attention.score.softmax import attend
+from attractor.attention.score.window import by_flex, in_blocks
 from attractor.bench.cases import decoding, random_tokens, training_step
 from attractor.bench.matrix_rate import matrix_rate
 from attractor.bench.stopwatch import Stopwatch, seconds_of
@@ -45,7 +52,15 @@ WHOLE = cast(  # 59M parameters
     TransformerConfig, SIZES["small"].replace(vocab_size=50304, max_seq_len=512, positions="rope")
 )
 TOY = WHOLE.replace(d_model=64, n_heads=2, n_layers=2, d_ff=128, vocab_size=320, max_seq_len=64, positions="rope")
-LIMITS = {"rates": 40, "operations": 90, "step": 300, "waits": 50, "decoding": 90, "loops": 210}  # seconds: 13 minutes
+LIMITS = {  # seconds: 13 minutes
+    "rates": 40,
+    "operations": 80,
+    "step": 270,
+    "waits": 40,
+    "attention": 70,
+    "decoding": 80,
+    "loops": 200,
+}
 N_ROUNDS = 5
 
 
@@ -204,6 +219,47 @@ def waits(session: Session) -> Iterator[Line]:
     yield {"waits": sum("synchroniz" in str(warning.message) for warning in said)}
 
 
+def attention(session: Session) -> Iterator[Line]:
+    """Time forward and backward passes, and say how far contexts and gradients are from those of all keys, masked."""
+    length, window = (512, 64) if session.toy else (2**14, 1024)
+    width = session.config.d_model // session.config.n_heads
+
+    def drawn(length: int) -> list[Tensor]:
+        shape = (max(session.tokens[-2] // length, 1), session.config.n_heads, length, width)
+        return [torch.randn(shape, device=session.device, dtype=session.dtype, requires_grad=True) for _ in range(3)]
+
+    def passes(attend: Callable[..., Tensor], inputs: list[Tensor]) -> list[Tensor]:
+        context = attend(*inputs)
+        return [context, *torch.autograd.grad(context, inputs, inputs[0])]
+
+    full = partial(F.scaled_dot_product_attention, is_causal=True)
+    short, long = drawn(session.config.max_seq_len), drawn(length)
+    for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, None):
+        name = "torch's choice" if backend is None else backend.name
+        try:
+            with nullcontext() if backend is None else sdpa_kernel(backend):
+                yield {"attention": name, "seconds": session.seconds(lambda: passes(full, short))}
+        except RuntimeError as error:
+            yield {"attention": name, "left out": str(error).splitlines()[0]}
+    masked = [x[:1, :1] for x in long]  # the mask of one head fits
+    mask = lower_triangle(length, length, session.device, window)
+    expected = passes(partial(F.scaled_dot_product_attention, attn_mask=mask), masked)
+    scale = width**-0.5
+    in_window: dict[str, Callable[..., Tensor]] = {
+        "blocks": lambda q, k, v: in_blocks(partial(attend, scale=scale), q, k, v, window),
+        "FlexAttention": lambda q, k, v: by_flex(q, k, v, window, scale),
+    }
+    all_keys = session.seconds(lambda: passes(full, long))
+    for name, run in in_window.items():
+        if session.device.type != "cuda" and name == "FlexAttention":
+            yield {"window": name, "left out": "no GPU"}
+            continue
+        found = [x[:1, :1] for x in passes(run, long)]
+        largest = max(float((a - b).detach().abs().max()) for a, b in zip(found, expected, strict=True))
+        speed = all_keys / session.seconds(partial(passes, run, long))
+        yield {"window": name, "speed against all keys": speed, "largest error": largest}
+
+
 def decode(session: Session) -> Iterator[Line]:
     n_tokens, model = 4 if session.toy else 256, session.model().eval().to(session.dtype)
     for rows in (1, 32):
@@ -308,7 +364,15 @@ def trained(session: Session, n_tokens: int) -> Line:
         return {"tokens/s": run["tokens_per_second"], "parameters": run["n_parameters"]}
 
 
-PARTS = {"rates": rates, "operations": operations, "step": step, "waits": waits, "decoding": decode, "loops": loops}
+PARTS = {
+    "rates": rates,
+    "operations": operations,
+    "step": step,
+    "waits": waits,
+    "attention": attention,
+    "decoding": decode,
+    "loops": loops,
+}
 
 
 def main(out: Path, toy: bool = False, limits: dict[str, int] = LIMITS) -> None:

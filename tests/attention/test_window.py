@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,9 +15,19 @@ from attractor.attention import PRESETS, Attention, AttentionConfig, Cache, Rope
 from attractor.attention.couple.euler import Euler
 from attractor.attention.mask import Mask, lower_triangle
 from attractor.attention.score.softmax import attend, logit_penalty
-from attractor.attention.score.window import block_sizes, in_blocks, pairs_computed, pairs_seen
+from attractor.attention.score.window import (
+    TILE,
+    block_sizes,
+    by_flex,
+    in_blocks,
+    pairs_computed,
+    pairs_seen,
+    suits_flex,
+    tiles_seen,
+)
 from attractor.errors import InputError
 from attractor.kernels.vmap_attention import attention_under_vmap
+from several_processes import together
 from tiers import tiered
 
 WINDOWED = [name for name, config in PRESETS.items() if hasattr(config.score, "window")]
@@ -61,6 +72,37 @@ def test_blocks_equal_the_mask(window: int, length: int) -> None:
                 torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
             penalties = [logit_penalty(q, k, mask, 0.3, softcap) for mask in masks]
             torch.testing.assert_close(*penalties, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("n_queries", "n_keys", "window"),
+    [(700, 700, 200), (128, 128, 1), (300, 900, 129), (1000, 1001, 257), (5, 700, 3), (1024, 1024, 4000)],
+)
+def test_tiles_are_those_in_which_a_query_sees_a_key(n_queries: int, n_keys: int, window: int) -> None:
+    """Criterion: no tile of the mask is left out, and no other is computed."""
+    seen = lower_triangle(n_queries, n_keys, torch.device("cpu"), window)
+    padded = torch.nn.functional.pad(seen, (0, -n_keys % TILE, 0, -n_queries % TILE))
+    expected = padded.unflatten(0, (-1, TILE)).unflatten(2, (-1, TILE)).any(3).any(1)
+    found = tiles_seen(n_queries, n_keys, window, torch.device("cpu")).to_dense()
+    assert torch.equal(found[0, 0].bool(), expected)
+
+
+@pytest.mark.slow
+def test_flex_attention_equals_the_mask() -> None:
+    """Criterion: contexts agree to 1e-5 in fp32, with shared keys and cached positions, in one graph. A CPU has no
+    backward pass of FlexAttention. The shape checks that conftest adds to signatures cannot be traced."""
+    together(1, compare_flex_with_the_mask)
+
+
+def compare_flex_with_the_mask() -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 4, 150, 16), *torch.randn(2, 2, 2, 200, 16)
+    for softcap in (None, 3.0):
+        flex = partial(by_flex, window=70, scale=0.3, softcap=softcap)
+        found = torch.compile(flex, backend="eager", fullgraph=True)(q, k, v)
+        expected = attend(q, k, v, Mask(allowed=lower_triangle(150, 200, q.device, 70)), 0.3, softcap)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert not suits_flex(q.requires_grad_(), dropout=0.0), "on a CPU blocks are computed"
 
 
 @with_window

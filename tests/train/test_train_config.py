@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from attractor.attention import PRESETS
+from attractor.attention import PRESETS, Whole
 from attractor.errors import InputError
 from attractor.models import SIZES, AKOrNConfig, FastSlowConfig, ItrSAConfig
 from attractor.tasks.sudoku import Sudoku
@@ -243,6 +243,41 @@ def test_models_know_rows_columns_and_boxes_of_the_boards_unless_told_otherwise(
     assert requested(size=size, task="sudoku", board_size=4, positions="rope").model.positions == "rope"
     learned = requested(size=size, task="sudoku", positions="learned", max_seq_len=90).model
     assert (learned.positions, learned.max_seq_len) == ("learned", 90)
+
+
+class Own(torch.nn.Linear):
+    """A layer of one's own that joins whole; `d_model` is its width."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__(d_model, d_model)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "given", "expected"),
+    [
+        ("NVIDIA H200", {"n_steps": 100_000}, True),
+        ("NVIDIA H200", {"n_steps": 1_000}, False),  # seconds on such a card
+        ("GPU of tomorrow", {"n_steps": 100_000}, True),
+        ("NVIDIA H200", {"n_steps": 100_000, "compile": False}, False),
+        ("NVIDIA H200", {"n_steps": 100_000, "device": "cpu"}, False),
+        ("NVIDIA H200", {"n_steps": 100_000, "attention": Whole(Own)}, False),
+        ("NVIDIA H200", {"n_steps": 100_000, "n_processes": 2, "batch_size": 32}, False),
+        (None, {"n_steps": 100_000}, False),
+        (None, {"n_steps": 10, "compile": True}, True),
+    ],
+)
+def test_a_long_run_on_one_gpu_is_compiled_unless_told_otherwise(
+    gpu: str | None, given: dict[str, Any], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Criterion: the choice is stored, and a whole configuration that is named keeps its own."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: gpu)
+    given = {"seq_len": 512, "batch_size": 32} | given
+    runtime, processes = Runtime(device=given.pop("device", "auto")), ProcessLayout(given.pop("n_processes", 1))
+    config = config_from_recipe(given, runtime, processes, "laptop", "small")
+    assert config.to_dict()["compile"] is expected
+    stored = config.replace(compile=False)
+    assert config_from_recipe({}, Runtime(), ProcessLayout(), stored) == stored
 
 
 def test_a_length_other_than_the_boards_is_refused() -> None:

@@ -13,7 +13,7 @@ STUDY = Study(
     baseline="standard",
     scales={
         "smoke": Scale(setting("smoke"), seeds=(0,), columns=axis("lr", 2e-3, 4e-3)),
-        "laptop": Scale(setting("laptop"), seeds=(100,), columns=axis("lr", 2e-3, 4e-3, 8e-3, 16e-3)),
+        "laptop": Scale(setting("laptop"), seeds=(100,), columns=axis("lr", 1e-3, 2e-3, 4e-3, 8e-3, 16e-3)),
         "desk": Scale(setting("desk"), seeds=(100,)),
         "bench": Scale(setting("bench"), seeds=(100,), columns=axis("lr", 6e-4, 1.2e-3, 2.4e-3)),
     },

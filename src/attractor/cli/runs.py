@@ -24,6 +24,7 @@ from attractor.console import print_line
 from attractor.errors import InputError, RankLostError, RunStopped, not_installed, require
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
+from attractor.train.compiled import SAID
 from attractor.train.config import Runtime, TrainConfig, data_of
 from attractor.train.distributed import World
 from attractor.train.fit import FreeMemory, said_of_auto
@@ -154,6 +155,8 @@ def train(args: TrainArguments, console: Console) -> None:
     task = data_of(config)
     if not RunFolder.create(path, config.identity(task)).finished:
         print_line(console, replace(plan_run(config, task), memory=memory).in_short)
+        if config.compile:
+            print_line(console, SAID)
         if isinstance(whole := config.model.mechanisms[0], Whole):
             print_line(console, f"{whole.lacks}; it has positions {config.model.positions}")
         if warning := slow_precision(config.precision, device):
@@ -256,6 +259,8 @@ def plan(args: PlanArguments, console: Console) -> None:
         plans = [planned(config) for config in configs]
     if args.given().get("batch_size") == AUTO:
         print_line(console, said_of_auto(configs[0], args.processes(), free_memory.on_device))
+    if configs[0].compile:
+        print_line(console, SAID)
     answer(console, plans=[run_plan.to_dict() for run_plan in plans], differences=differences(plans))
     print_plans(console, plans)
 

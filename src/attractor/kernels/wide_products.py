@@ -8,12 +8,14 @@ add up in fp32 and round at the end.
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from attractor.kernels.fallback import trace_time_constant
 
 # What `@`, `linear` and `einsum` come down to. A form returns the result, writes it to `out` or adds it in place (`_`).
 FORMS = ("mm", "mm.out", "bmm", "bmm.out", "addmm", "addmm.out", "addmm_", "baddbmm", "baddbmm.out", "baddbmm_")
@@ -54,6 +56,13 @@ def has_instructions(dtype: torch.dtype) -> bool:
         torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
     }.get(dtype)
     return ask is None or bool(ask())
+
+
+@trace_time_constant
+def has_matrix_unit() -> bool:
+    """Return whether this CPU multiplies whole tiles of bf16 in one instruction (AMX), which torch 2.11 cannot say."""
+    known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(known.get("amx_bf16", False))
 
 
 def _widen_products(dtype: torch.dtype) -> torch.library.Library:

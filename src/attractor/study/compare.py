@@ -25,6 +25,7 @@ from attractor.study.study import CONTROL, Axis, Scale, Study, axis, require_see
 from attractor.study.thorough import beside, further_studies, run_with_legs, say_costs
 from attractor.study.within import stored_plan, with_planned_looks
 from attractor.tasks import Task
+from attractor.train.compiled import SAID
 from attractor.train.config import Runtime, TrainConfig, data_of
 from attractor.train.fit import FreeMemory
 
@@ -52,6 +53,8 @@ def print_costs(study: Study, task: Task, runtime: Runtime, console: Console) ->
     print_line(console, task.describe())
     for row, config in configs.items():
         print_line(console, f"{row:<{max(map(len, configs))}}  {costs_in_words(config)}")
+    if study.on(SCALE).base.compile:
+        print_line(console, SAID)
     for config in configs.values():
         if isinstance(whole := config.model.mechanisms[0], Whole):
             print_line(console, f"{whole.lacks}; all rows have positions {config.model.positions}")

@@ -101,7 +101,7 @@ class TrainConfig(PrintsChanges):
     recompute: str = later("blocks")
     """recompute whole blocks (blocks), or only what is cheap (cheap)"""
     compile: bool = False
-    """compile the model with torch.compile"""
+    """use torch.compile, as long runs on one GPU do"""
     eval_every: int = 80
     """steps between evaluations"""
     eval_batches: int | None = 32

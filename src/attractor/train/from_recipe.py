@@ -14,8 +14,10 @@ from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks import TASKS, TaskConfig
 from attractor.tasks.text import Text, tokenizer_of
+from attractor.train.compiled import compiling_pays
 from attractor.train.config import DEFAULT_RECIPE, RECIPE_OF_TASK, RECIPES, Runtime, TrainConfig, data_of
 from attractor.train.fit import auto_batch
+from attractor.train.hardware import gpu_of
 from attractor.train.memory import ProcessLayout
 from attractor.train.saved_tokenizer import TOKENIZER_FILE, saved_tokenizer
 
@@ -41,7 +43,8 @@ def config_from_recipe(
     `recipe` is a name, or a configuration in the place of one, which keeps its vocabulary. `size` names another model,
     `epochs` stands in place of n_steps, and `eval_batches` is for a run on text whose recipe validates on the whole
     held-out set. The model gets the sizes that the task demands. A contrary field that a person gives is kept, and
-    `build_task` refuses it. A run that starts from another run has the model of that run.
+    `build_task` refuses it. A run that starts from another run has the model of that run. A long run on one GPU is
+    compiled unless a person says otherwise.
     """
     chosen = recipe or RECIPE_OF_TASK.get(given.get("task", ""), DEFAULT_RECIPE)
     if isinstance(chosen, str) and chosen not in RECIPES:
@@ -89,6 +92,8 @@ def config_from_recipe(
     kept = {*given, "vocab_size"} if "start" in given or (base is recipe and size is None) else given
     demands = {name: value for name, value in task.demands.items() if name not in kept}
     config = config.replace(n_steps=n_steps, warmup_steps=warmup_steps, **demands)
+    if isinstance(chosen, str) and "compile" not in given and processes.size == 1:
+        config = config.replace(compile=config.compile or compiling_pays(config, gpu_of(runtime.device)))
     return auto_batch(config, runtime, processes) if automatic else config
 
 

@@ -2,11 +2,11 @@
 
     L_s = loss(row s, batch s);   G = d sum_s L_s / d W, whose row s is the gradient of model s             (1)
     n_s = |G_s|,   G_s <- G_s min(1, clip / n_s)                                                            (2)
-    AdamW, elementwise, on the rows where L_s + n_s is finite. Any other row keeps its weights, and its step
-    does not count. After `max_bad_steps` consecutive non-finite steps, a row never changes again           (3)
+    A step of model s's own optimizer where L_s + n_s is finite. Any other model keeps its weights, and its
+    step does not count. After `max_bad_steps` consecutive non-finite steps, a model never changes again    (3)
 
-Rows never mix, so each model learns as it would alone. In a row the matrices come first, because they alone decay. A
-step never waits for the device: its loss and gradient norm stay there as tensors until the training loop reads them.
+Rows never mix, so each model learns as it would alone. A step never waits for the device: its loss and gradient norm
+stay there as tensors until the training loop reads them.
 
 For small models on a GPU, launching operations takes longer than computing them. There the pass is traced once and
 replayed as a plain list of operations. Without autograd and vmap, a step costs the host about half. With `compile`,
@@ -15,7 +15,6 @@ torch's compiler takes this list.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -28,16 +27,17 @@ from attractor.kernels.cross_entropy import NOT_SCORED, SMALL, linear_cross_entr
 from attractor.kernels.vmap_attention import attention_under_vmap
 from attractor.models.language_model import LanguageModel
 from attractor.tasks import Batch
-from attractor.train.device_decisions import StepDecisions
+from attractor.train.device_decisions import StepDecisions, step_where
 from attractor.train.distributed import n_scored, with_scored_targets
 from attractor.train.hardware import moved, on_device
+from attractor.train.optimizer import set_rate
 
 NUMBERS = ("loss", "grad_norm", "param_norm", "finite")  # what a step returns for each model
 ALIGNED = 64  # the number of weights in a row is a multiple of this, so that kernels can load several at once
 
 
 class Stack:
-    """The weights and AdamW's state of S models, as rows. What models and optimizers hold becomes views of their rows.
+    """The weights of S models as rows. The parameters of the models become views of their rows.
 
     `traced` says whether the pass is replayed from a trace. With a `compiler` it always is, and the trace is compiled.
     """
@@ -66,9 +66,7 @@ class Stack:
         self.sizes = [*sizes, -sum(sizes) % ALIGNED]
 
         self.device = device = models[0].device
-        rows = torch.zeros(3, len(models), sum(self.sizes), device=device)
-        self.weights, self.mean, self.square = rows
-        self.steps = torch.zeros(len(models), device=device)
+        self.weights = torch.zeros(len(models), sum(self.sizes), device=device)
         self._stack()
         self.decisions = StepDecisions(device, bad_steps, max_bad_steps)
         self._traces: dict[Any, Callable[..., tuple[Tensor, Tensor]]] = {}
@@ -83,32 +81,29 @@ class Stack:
 
     @torch.no_grad()
     def _stack(self) -> None:
-        """Copy weights and moments into the rows, and let the models and optimizers hold views of them."""
-        columns = list(zip(*(self._parts(rows) for rows in (self.weights, self.mean, self.square)), strict=True))
+        """Copy the weights into the rows, and let the models hold views of them."""
+        parts = self._parts(self.weights)
         for row, optimizer in enumerate(self.optimizers):
-            for parameter, (weight, mean, square) in zip(_in_order(optimizer), columns, strict=True):
-                weight[row] = parameter
-                parameter.data = weight[row]
-                if state := optimizer.state.get(parameter):
-                    mean[row], square[row], self.steps[row] = state["exp_avg"], state["exp_avg_sq"], state["step"]
-                optimizer.state[parameter] = {"step": self.steps[row], "exp_avg": mean[row], "exp_avg_sq": square[row]}
+            for parameter, part in zip(_in_order(optimizer), parts, strict=True):
+                part[row] = parameter
+                parameter.data = part[row]
 
     def take_step(self, batches: Sequence[Batch], accumulation: int, rate: float) -> Tensor:
         """Take one step of every model on its own batch, and return a row for each of NUMBERS."""
-        for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
-            group["lr"] = rate  # checkpoints store it
+        losses, gradients = self.gradients(batches, accumulation)
+        return self._move(rate, losses, gradients, moved(np.array([n_scored(x) > 0 for x in batches]), self.device))
+
+    def gradients(self, batches: Sequence[Batch], accumulation: int) -> tuple[Tensor, Tensor]:
+        """Return the losses and the gradients of (1)."""
         counts = [n_scored(batch) for batch in batches]
-        losses: Tensor | float = 0.0
-        gradients: Tensor | float = 0.0
+        losses, gradients = torch.zeros(()), torch.zeros(())
         for micro_batches in zip(*(batch.split(accumulation) for batch in batches), strict=True):
             # The shares make the step independent of the accumulation.
             shares = [n_scored(part) / max(n, 1) for part, n in zip(micro_batches, counts, strict=True)]
             data = on_device(side_by_side([with_scored_targets(part) for part in micro_batches]), self.device)
             loss, gradient = self._gradients(*data, moved(np.array(shares, dtype=np.float32), self.device))
             losses, gradients = losses + loss, gradients + gradient
-        assert isinstance(losses, Tensor)
-        assert isinstance(gradients, Tensor)
-        return self._move(rate, losses, gradients, moved(np.array(counts) > 0, self.device))
+        return losses, gradients
 
     def _gradients(self, inputs: Tensor, targets: Tensor, real: Tensor | None, shares: Tensor) -> tuple[Tensor, Tensor]:
         data = (inputs, targets, real, shares)
@@ -152,28 +147,14 @@ class Stack:
         finite = (losses + norms).isfinite()
         applied = self.decisions.applied(finite) & scored
         factors = torch.ones_like(norms) if self.clip is None else (self.clip / (norms + 1e-6)).clamp(max=1.0)
-        gradients = torch.where(applied[:, None], gradients * factors[:, None], 0.0)
-
-        first = self.optimizers[0].param_groups[0]  # (3)
-        (beta1, beta2), eps = first["betas"], first["eps"]
-        is_applied = applied.float()[:, None]
-        self.steps += applied
-        self.mean.lerp_(gradients, (1 - beta1) * is_applied)
-        self.square.lerp_(gradients.square_(), (1 - beta2) * is_applied)
-        steps = self.steps.double().clamp(min=1)[:, None]
-        correction1, correction2 = ((1 - beta**steps) for beta in (beta1, beta2))
-        for group, columns in self._groups():
-            if group["weight_decay"]:
-                self.weights[:, columns].mul_(1 - rate * group["weight_decay"] * is_applied)
-        spread = (self.square / correction2.float()).sqrt_().add_(eps)
-        self.weights.addcdiv_(self.mean * (-rate * is_applied / correction1.float()), spread)
+        gradients *= factors[:, None]
+        for row, optimizer in enumerate(self.optimizers):  # (3)
+            for parameter, gradient in zip(_in_order(optimizer), self._parts(gradients[row]), strict=True):
+                parameter.grad = gradient
+            set_rate(optimizer, rate)
+            step_where(optimizer, applied[row])
+            optimizer.zero_grad(set_to_none=True)
         return torch.stack([losses.float(), norms, torch.linalg.vector_norm(self.weights, dim=1), finite.float()])
-
-    def _groups(self) -> list[tuple[dict[str, Any], slice]]:
-        """Return the optimizer's parameter groups, each with its columns of the rows."""
-        groups = self.optimizers[0].param_groups
-        ends = [0, *accumulate(sum(p.numel() for p in group["params"]) for group in groups)]
-        return [(group, slice(*ends[i : i + 2])) for i, group in enumerate(groups)]
 
     def for_all_models(
         self, function: Callable[..., Any], weights: Tensor, *data: Tensor | None, shared: bool = False

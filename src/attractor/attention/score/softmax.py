@@ -25,12 +25,13 @@ from torch import Tensor, nn
 
 from attractor.attention.hooks import listening, tap
 from attractor.attention.mask import Mask
-from attractor.attention.score.window import in_blocks
+from attractor.attention.score.window import by_flex, in_blocks, suits_flex
 from attractor.attention.stage import HeadLayout, Scoring, Shape
 from attractor.errors import require
 from attractor.fields import later
 from attractor.kernels.logsumexp import attention_logsumexp, attention_logsumexp_reference
 from attractor.kernels.precision import HALF_PRECISIONS, without_autocast
+from attractor.kernels.wide_products import has_matrix_unit
 
 SHORT = 128  # keys up to which attention of unequal widths trains 1.1 to 1.6 times as fast on a CPU without padding
 
@@ -131,6 +132,8 @@ def attend(
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T V"]:
     """Return c of (1), by torch's fused attention unless there is a soft-cap."""
+    if mask.window is not None and suits_flex(q, dropout):
+        return by_flex(q, k, v, mask.window, scale, softcap)
     if mask.window is not None:
         return in_blocks(partial(attend, scale=scale, softcap=softcap, dropout=dropout), q, k, v, mask.window)
     if softcap is None:
@@ -145,13 +148,21 @@ def weigh(weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B J S V"]) -> Flo
     return (grouped @ v.unsqueeze(2)).flatten(1, 2)
 
 
-def _known_to_be_short(n_keys: int) -> bool:
-    """Return whether there are at most `SHORT` keys. A graph for many lengths is not restricted to short ones."""
+def _known(condition: bool) -> bool:
+    """Return whether a condition on lengths holds. A graph for many lengths is not restricted by it."""
     if torch.compiler.is_compiling():
         from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-        return statically_known_true(n_keys <= SHORT)
-    return n_keys <= SHORT
+        return statically_known_true(condition)
+    return condition
+
+
+def _trains_faster_in_half(q: Tensor, n_keys: int) -> bool:
+    """Return whether a CPU trains fused attention faster in bf16 than in fp32.
+
+    With AMX it took .88 of the time at 512 keys and heads 64 wide, and .5 at 1,024 and 128, but 3 times as long at 128
+    and 32 (LOG.md, 2026-11-29)."""
+    return q.dtype == torch.bfloat16 and q.shape[-1] >= 64 and has_matrix_unit() and _known(n_keys >= 256)
 
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float) -> Tensor:
@@ -159,15 +170,15 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, d
 
     It needs one width for queries, keys and values, so the narrower side is padded with zeros. They change neither a
     dot product nor the coordinates that are returned. A CPU differs in two ways. Training in half precision attends in
-    fp32, since the fused backward pass in half precision takes three times as long there. Short sequences are not
-    padded, and torch then computes (1) as written.
+    fp32 unless half precision is faster. Short sequences are not padded, and torch then computes (1) as written.
     """
     on_cpu, is_half = q.device.type == "cpu", q.dtype in HALF_PRECISIONS.values()
-    if on_cpu and is_half and q.requires_grad and torch.is_grad_enabled():
+    in_training = q.requires_grad and torch.is_grad_enabled()
+    if on_cpu and is_half and in_training and not _trains_faster_in_half(q, k.shape[-2]):
         with without_autocast(q):
             return fused_attention(q.float(), k.float(), v.float(), mask, scale, dropout).to(q.dtype)
     scored, value = q.shape[-1], v.shape[-1]
-    is_padded = not on_cpu or is_half or mask.allowed is not None or not _known_to_be_short(k.shape[-2])
+    is_padded = not on_cpu or is_half or mask.allowed is not None or not _known(k.shape[-2] <= SHORT)
     if is_padded and scored < value:
         q, k = F.pad(q, (0, value - scored)), F.pad(k, (0, value - scored))
     elif is_padded and value < scored:

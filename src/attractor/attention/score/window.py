@@ -9,9 +9,13 @@ first F keys by the mask. The others are blocks of C queries, and each block see
 
 The blocks lie side by side in the batch, so one call computes them with one mask of C x (F + C), on any device. Time
 and memory are linear in T. A block of half the window was the fastest on a CPU (LOG.md, 2026-11-24).
+
+Training on a GPU, torch's FlexAttention computes (1) with a soft-cap or without. It skips the tiles of 128 x 128 pairs
+that no query sees, and copies no keys.
 """
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +23,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attractor.attention.mask import Mask, lower_triangle
+from attractor.kernels.fallback import use_kernel
 
+TILE = 128  # queries, and keys, of a tile of FlexAttention
 LEAST, MOST = 32, 512  # queries in a block
 Attend = Callable[[Tensor, Tensor, Tensor, Mask], Tensor]  # of q, k, v and a mask
 
@@ -64,6 +70,51 @@ def in_blocks(
     tail = attend(queries, with_past(k), with_past(v), seen(rows, first + rows))  # (2)
     tail = tail.unflatten(0, (-1, n_blocks)).transpose(1, 2).flatten(2, 3)
     return torch.cat([head, tail], dim=2)[:, :, n_keys - n_queries : n_keys]
+
+
+def suits_flex(q: Tensor, dropout: float) -> bool:
+    """Return whether FlexAttention takes such queries. Its compiled code is for one shape, as training has it."""
+    if not (q.requires_grad and torch.is_grad_enabled()):
+        return False
+    limits = {"it has no dropout": dropout > 0, "heads are narrower than 16": q.shape[-1] < 16}
+    limits["it does not compute in fp64"] = q.dtype == torch.float64
+    return use_kernel("windows", q, next((why for why, holds in limits.items() if holds), None))
+
+
+def tiles_seen(n_queries: int, n_keys: int, window: int, device: torch.device) -> Any:
+    """Return the `BlockMask` of (1) for the last queries: for each tile of queries its tiles of keys, one after
+    another."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    past = n_keys - n_queries
+
+    def seen(_: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query + past) & (key > query + past - window)  # (1)
+
+    first_query = torch.arange(past, n_keys, TILE, device=device)
+    first = (first_query - window + 1).clamp(min=0) // TILE
+    last = (first_query + TILE - 1).clamp(max=n_keys - 1) // TILE
+    columns = torch.arange(-(-n_keys // TILE), device=device)
+    indices = (first[:, None] + columns).clamp(max=len(columns) - 1)
+    numbers = (last - first + 1)[None, None].int()
+    lengths = (n_queries, n_keys)
+    return BlockMask.from_kv_blocks(
+        numbers, indices[None, None].int(), BLOCK_SIZE=TILE, mask_mod=seen, seq_lengths=lengths
+    )
+
+
+def by_flex(q: Tensor, k: Tensor, v: Tensor, window: int, scale: float, softcap: float | None = None) -> Tensor:
+    """Return softmax attention under (1) by FlexAttention, which must be compiled to be fast."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def capped(logit: Tensor, *_: Tensor) -> Tensor:
+        return cast(float, softcap) * (logit / cast(float, softcap)).tanh()
+
+    attend: Any = flex_attention if torch.compiler.is_compiling() else torch.compile(flex_attention, dynamic=False)
+    change = None if softcap is None else capped
+    tiles = tiles_seen(q.shape[2], k.shape[2], window, q.device)
+    context: Tensor = attend(q, k, v, change, tiles, scale, q.shape[1] != k.shape[1])
+    return context
 
 
 def pairs_seen(length: int, window: int | None) -> int:

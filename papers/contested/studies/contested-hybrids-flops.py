@@ -1,0 +1,19 @@
+"""Do hybrids recall more than a window at equal FLOPs? The rows of `contested-hybrids`, each with steps of its own."""
+
+from attractor.runs.quantity import LOSS_OF_VALIDATION, SPEED
+from attractor.study import ACCURACY, Axis, Study
+
+from ..hybrids import ROWS, SCALES, recall
+
+STUDY = Study(
+    title="Windows, memories and full layers at equal FLOPs",
+    question="Do hybrids recall more than a window at equal FLOPs?",
+    source="Kimi Linear, arXiv 2510.26692; Gemma 3; FastSlow, sections 9 and 12",
+    rows=Axis("model", ROWS),
+    columns=recall(512, 1024, 2048, 4096),
+    baseline="window",
+    budget="flops",
+    control=False,  # "window" knows no more than guessing does
+    quantities=(ACCURACY, LOSS_OF_VALIDATION, SPEED),
+    scales=SCALES,
+)
