@@ -1,8 +1,8 @@
 """Shared settings of the studies of disputed mechanisms: those of language models, with rotary positions.
 
 A row that adds parameters has a narrower MLP, so that all rows have equally many, to .1%.
-All rows have the rate of the base until a pilot on a seed that judges nothing (`studies/contested-rates.py`) gives each
-its own, here in RATES, before the first run that is judged.
+A pilot on a seed that judges nothing (`studies/contested-rates.py`) gives each row its rate, here in RATES, before the
+first run of a scale that is judged. Where a scale has none yet, all rows have the rate of the base.
 """
 
 from typing import Any
@@ -25,7 +25,12 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 
-RATES: dict[str, dict[str, float]] = {}  # by scale and row
+RATES: dict[str, dict[str, float]] = {  # by scale and row, where it differs from the base's 2e-3 and 4e-3
+    "laptop": {
+        **dict.fromkeys(("xsa", "gated-heads", "differential-v2"), 8e-3),
+        **dict.fromkeys(("xsa, gated-heads", "value-residual", "sinks", "uniform"), 4e-3),
+    },
+}
 MLP_WIDTHS = {  # of the rows that differ from the base's 192 and 384
     "laptop": {"gated-heads": 191, "xsa, gated-heads": 191, "short-conv": 191, "differential-v2": 171},
     "desk": {"gated-heads": 383, "xsa, gated-heads": 383, "short-conv": 383, "differential-v2": 341},
