@@ -23,7 +23,7 @@ from attractor.attention.stage import HeadLayout
 from attractor.models import SIZES
 from attractor.models.block_pooling import AlignedBlocks
 from attractor.report.canvas import GREY, INK, PALETTE, WIDTH, blank, framed, styles
-from attractor.report.curves import by_place
+from attractor.report.charts import over_seeds
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.panels import lines
 from attractor.report.study_figure import pictures
@@ -450,7 +450,7 @@ def longer() -> "Figure":
         measured = outcome.probes.get("dynamics", {}).get("accuracy", {}).get("ood", {}).get("board_accuracy", {})
         return [(int(n_iterations), share) for n_iterations, share in measured.items()]
 
-    curves = by_place(JudgedStudy(record), "", by_time)
+    curves = over_seeds(JudgedStudy(record), "", by_time)
     lines(axes, curves, looks, "")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")

@@ -19,19 +19,22 @@ def losses(mean: float, n: int = 8, noise: float = 1.0) -> list[float]:
     return [mean + SHARED[seed] + noise * OWN[seed] for seed in range(n)]
 
 
+def of_text(row: str) -> dict[str, Any]:
+    return {"label": row, "task": {"kind": "text", "corpus": "encyclopedic"}}
+
+
 def record(
     cells: Mapping[str | tuple[str, str], Sequence[Run]],
     *,
-    scale: str = "laptop",
     control: str | None = "uniform",
     twin_gap: float = 1.0,
-    claims: tuple[str, ...] = ("C1",),
-    name: str = "coupling-ablation",
+    config_of: Callable[[str], dict[str, Any]] = of_text,
+    **design: Any,
 ) -> StudyRecord:
     """Return a record with these runs by row, or by row and column.
 
     A run is a loss, a summary (with its `probes` and `curve`), or None if unfinished. Every column with a baseline gets
-    a control that is worse by `twin_gap`.
+    a control that is worse by `twin_gap`. `design` replaces fields of the design.
     """
     placed = {(key, "") if isinstance(key, str) else key: runs for key, runs in cells.items()}
     if control is not None:
@@ -39,27 +42,23 @@ def record(
             if row == "standard" and all(isinstance(run, float) for run in runs):
                 placed.setdefault((control, column), [run + twin_gap for run in runs])  # type: ignore[operator]
     rows, columns = (tuple(dict.fromkeys(place[part] for place in placed)) for part in (0, 1))
-    n_seeds = max(map(len, placed.values()))
-    design = Design(
-        name=name,
-        title="Synthetic",
-        question="Does it help?",
-        source="Table 1",
-        scale=scale,
-        rows_name="attention",
-        rows=rows,
-        columns_name="",
-        columns=columns,
-        seeds=tuple(range(n_seeds)),
-        baseline="standard",
-        control=control,
-        budget="free",
-        quantities=(PERPLEXITY,),
-        claims=claims,
-    )
-    return StudyRecord(
-        design, tuple(cell(*place, placed.get(place, ())) for place in ((r, c) for r in rows for c in columns))
-    )
+    fields = {
+        "name": "coupling-ablation",
+        "title": "Synthetic",
+        "question": "Does it help?",
+        "source": "Table 1",
+        "scale": "laptop",
+        "rows_name": "attention",
+        "columns_name": "",
+        "seeds": tuple(range(max(map(len, placed.values())))),
+        "baseline": "standard",
+        "budget": "free",
+        "quantities": (PERPLEXITY,),
+        "claims": ("C1",),
+    }
+    made = Design(rows=rows, columns=columns, control=control, **fields | design)
+    places = ((row, column) for row in rows for column in columns)
+    return StudyRecord(made, tuple(cell(*x, placed.get(x, ()), made.seeds, config_of) for x in places))
 
 
 def with_outcomes(stored: StudyRecord, change: Callable[[str, int, Outcome], Outcome]) -> StudyRecord:
@@ -76,10 +75,11 @@ def with_summaries(stored: StudyRecord, summary_of: Callable[[str, int], Mapping
     return with_outcomes(stored, lambda row, n, run: replace(run, summary=run.summary | summary_of(row, n)))
 
 
-def cell(row: str, column: str, runs: Sequence[Run]) -> Cell:
-    outcomes = tuple(outcome(f"{row}-{column}", seed, run) for seed, run in enumerate(runs) if run is not None)
-    config = {"label": row, "task": {"kind": "text", "corpus": "encyclopedic"}} if outcomes else {}
-    return Cell(row, column, config, outcomes, tuple(seed for seed, run in enumerate(runs) if run is None))
+def cell(row: str, column: str, runs: Sequence[Run], seeds: Sequence[int], config_of: Callable[[str], Any]) -> Cell:
+    by_seed = dict(zip(seeds, runs, strict=False))
+    outcomes = tuple(outcome(f"{row}-{column}", seed, run) for seed, run in by_seed.items() if run is not None)
+    config = config_of(row) if outcomes else {}
+    return Cell(row, column, config, outcomes, tuple(seed for seed, run in by_seed.items() if run is None))
 
 
 def outcome(name: str, seed: int, run: float | Mapping[str, Any]) -> Outcome:

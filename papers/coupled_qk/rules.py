@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from attractor.claims.comparisons import (
+    SENSITIVITY_UNKNOWN,
     Compared,
     Obstacle,
     Pair,
@@ -258,7 +259,7 @@ class AtDip(Rule):
             profile.append(fmean(entropies.values()))
         if not profile:
             return [Statement(statement, entropies.status, entropies.reason)]
-        blind, _ = instrument(record, entropy(0), self.pair.column)
+        blind = instrument(record, entropy(0), self.pair.column)
         if len(profile) < FEWEST_LAYERS:
             reason = (
                 f"{len(profile)} layers have no inner layer {PUBLISHED_DIP}; "
@@ -266,7 +267,7 @@ class AtDip(Rule):
             )
             return [Statement(statement, "unclear", reason)]
         layer = deepest_dip(profile)
-        if blind is not None and layer is None:
+        if layer is None and blind is not None and not blind.reason.startswith(SENSITIVITY_UNKNOWN):
             return [Statement(statement, blind.status, blind.reason)]
         if layer is None:
             shape = ", ".join(f"{x:.2f}" for x in profile)

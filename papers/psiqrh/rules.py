@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from attractor.claims.comparisons import Obstacle, Pair, cell_of
+from attractor.claims.comparisons import Obstacle, Pair
 from attractor.claims.rules import Differs, direction
 from attractor.claims.verdicts import Rule, Statement
 from attractor.runs.quantity import INSTABILITIES, LOSS, Quantity
@@ -51,8 +51,8 @@ class StableAtMore(Rule):
     def _counts(self, record: StudyRecord, row: str) -> dict[int, float] | Obstacle:
         outcomes = {}
         for column in self.columns:
-            cell = cell_of(record, row, column)
-            if cell is None or not cell.outcomes:
+            cell = record.cell(row, column)
+            if not cell.outcomes:
                 return Obstacle("not run", f"no finished run of {row} ({column})")
             outcomes[column] = {outcome.seed: outcome for outcome in cell.outcomes}
         seeds = sorted(set.intersection(*(set(by_seed) for by_seed in outcomes.values())))

@@ -1,10 +1,11 @@
 """Errors for users: one line that names the field, the rule, the value and the next step."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from numbers import Integral
 from types import ModuleType
+from typing import Any
 
 
 class InputError(ValueError):
@@ -47,12 +48,12 @@ def not_installed(package: str, extra: str, use: str = "this", instead: str = ""
     return NotInstalledError(message + (f", or {instead}" if instead else ""))
 
 
-def require_package(package: str) -> ModuleType:
-    """Import a package of the extra `text`, or raise an error that says how to install it."""
+def require_package(package: str, extra: str = "text", use: str = "this", instead: str = "") -> ModuleType:
+    """Import a package or a module of one, or raise an error that says which extra of attractor installs it."""
     try:
         return import_module(package)
     except ImportError as error:
-        raise not_installed(package, "text") from error
+        raise not_installed(package.partition(".")[0], extra, use, instead) from error
 
 
 def part_not_installed(error: Exception, extra: str, use: str) -> NotInstalledError | None:
@@ -75,6 +76,12 @@ def unknown(kind: str, name: object, known: Iterable[str], see: str = "") -> Inp
     near = nearest(str(name), names)
     guess = f"; did you mean '{near}'?" if near else f"; known: {', '.join(names) or 'none'}"
     return InputError(f"unknown {kind} '{name}'{guess}" + (f" ({see})" if see else ""))
+
+
+def require_known(kind: str, name: object, known: Collection[Any], see: str = "") -> None:
+    """Refuse a name that is not in a table."""
+    if name not in known:
+        raise unknown(kind, name, known, see)
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attractor.errors import InputError, not_installed, require
+from attractor.errors import InputError, require, require_package
 from attractor.files import read_regular
 
 Cell = str | float | None
@@ -84,10 +84,7 @@ def parquet_batches(
 ) -> Iterator[tuple[int, float, Any]]:
     """Yield the rows of a Parquet file in batches that fit into memory, each with the number of its first row and the
     share of the file up to its end. Batches before row `start` are left out."""
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise not_installed("pyarrow", "text", "a Parquet table", "give the table as CSV") from error
+    parquet = require_package("pyarrow.parquet", "text", "a Parquet table", "give the table as CSV")
     with parquet.ParquetFile(path) as file:
         names = list(dict.fromkeys(file.schema_arrow.names if columns is None else columns))
         check_columns(path, file.schema_arrow.names, names)

@@ -77,15 +77,11 @@ def test_a_paper_elsewhere_is_judged_by_its_own_rules_and_records(folder: Path) 
     assert [verdict.status for verdict in verdicts] == ["holds", "unclear", "not run"]
     assert re.search("cannot be applied: AttributeError: .*nothing.*; mend the rule$", verdicts[1].reason)
     assert read_papers(folder / "sixth") == papers
+    (probe,) = load_study(folder / "sixth" / "studies" / "new.py").probes  # its files import one another
+    assert (probe.name, probe.measure, isinstance(paper.claims[1].rule, Rule)) == ("width", len, True)
     assert "S1" in shown(str(folder))
     assert "published: 1.6 vs 1.7" in shown(str(folder), "S1")
     assert shown(str(folder)).startswith(f"'{folder}' is Python code from outside")
-
-
-def test_files_of_a_paper_import_one_another(folder: Path) -> None:
-    (probe,) = load_study(folder / "sixth" / "studies" / "new.py").probes
-    assert (probe.name, probe.measure) == ("width", len)
-    assert isinstance(next(iter(read_papers(folder).values())).claims[1].rule, Rule)
 
 
 @pytest.mark.parametrize(

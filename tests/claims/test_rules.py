@@ -3,7 +3,7 @@
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,16 +14,8 @@ import pytest
 import five_papers
 from attractor.claims.claim import Claim
 from attractor.claims.comparisons import Control, Pair
-from attractor.claims.ledger import (
-    SCALES,
-    Entry,
-    RuleDates,
-    find_records,
-    ledger,
-    read_rule_dates,
-    renewed_rule_dates,
-)
-from attractor.claims.rules import Conditional, Costs, Differs, Equivalent, InRegime, Reaches, Stays
+from attractor.claims.ledger import SCALES, Entry, find_records, ledger, read_rule_dates, renewed_rule_dates
+from attractor.claims.rules import Costs, Differs, Equivalent, InRegime, Reaches, Stays
 from attractor.claims.verdicts import all_of
 from attractor.errors import InputError
 from attractor.runs.quantity import TOKENS_PER_PARAMETER, Quantity
@@ -167,19 +159,18 @@ def test_a_contrast_compares_leads_between_columns(rich: float, poor: float, n: 
         assert part.interval.mean == pytest.approx(poor - rich, abs=1e-9)
 
 
-@pytest.mark.parametrize(("n_steps", "status"), [(1_000, "unclear"), (10_000, "fails")])
-def test_runs_below_the_regime_of_an_effect_decide_nothing(n_steps: int, status: str) -> None:
+def test_runs_below_the_regime_of_an_effect_decide_nothing() -> None:
     """Criterion: .9M parameters reach 2.7 tokens each after 10,000 steps of 256 tokens, and not after 1,000."""
     rows = {"standard": losses(1.6), "rival": losses(1.6001), "uniform": losses(2.6)}
-    runs = record({row: [{"valid_loss": loss, "tokens": n_steps * 256} for loss in of] for row, of in rows.items()})
     rule = Differs((Pair("rival", "standard", -0.02, 0.01),))
-    verdict = InRegime(rule, ("standard",), TOKENS_PER_PARAMETER, "longer runs would", least=2.7).judge(runs)
-    assert (verdict.status, "regime not reached" in verdict.reason) == (status, status == "unclear")
+    for n_steps, status in ((1_000, "unclear"), (10_000, "fails")):
+        runs = record({row: [{"valid_loss": x, "tokens": n_steps * 256} for x in of] for row, of in rows.items()})
+        verdict = InRegime(rule, ("standard",), TOKENS_PER_PARAMETER, "longer runs would", least=2.7).judge(runs)
+        assert (verdict.status, "regime not reached" in verdict.reason) == (status, status == "unclear")
 
 
 def test_a_contrast_needs_every_column() -> None:
-    there = {("standard", "rich"): losses(1.6), ("rival", "rich"): losses(1.6, noise=-1.0)}
-    (part,) = INTERACTION.parts(record(there))
+    (part,) = INTERACTION.parts(record({("standard", "rich"): losses(1.6), ("rival", "rich"): losses(1.6, noise=-1.0)}))
     assert part.status == "not run"
 
 
@@ -196,41 +187,32 @@ def test_studies_and_claims_name_one_another() -> None:
     assert not without, f"write the rules of {without} before the runs"
 
 
+PLACES: dict[type, Callable[[Any], Iterable[tuple[str, str]]]] = {  # rows and columns, by the kind of what names them
+    StableAtMore: lambda rule: itertools.product((rule.pair.of, rule.pair.against), rule.columns),
+    Factorial: lambda rule: ((row, "") for row in (rule.pair.against, *dict(rule.weights))),
+    Contrast: lambda rule: itertools.product((rule.pair.of, rule.pair.against), dict(rule.weights)),
+    Control: lambda control: ((row, "") for row in (control.row, control.against)),
+    Pair: lambda pair: zip((pair.of, pair.against), pair.columns, strict=True),
+    Counts: lambda rule: ((row, column) for row, column, _ in rule.expected),
+    Shown: lambda rule: [(rule.row, "")],
+    Reaches: lambda rule: itertools.product([rule.row], rule.columns),
+    OfTheBest: lambda rule: ((row, "") for row in rule.rows),
+    Stays: lambda rule: itertools.product(rule.rows, rule.columns),
+    Costs: lambda rule: ((row, "") for row in (rule.against, *dict(rule.published))),
+    Steadier: lambda rule: ((row, "") for row in (*rule.of, rule.against)),
+}
+
+
 def places(part: Any) -> Iterator[tuple[str, str]]:
     """Yield every row and column that a rule uses."""
-    if isinstance(part, StableAtMore):
-        yield from itertools.product((part.pair.of, part.pair.against), part.columns)
-    elif isinstance(part, Factorial):
-        yield from ((row, "") for row in (part.pair.against, *dict(part.weights)))
-    elif isinstance(part, Contrast):
-        yield from itertools.product((part.pair.of, part.pair.against), dict(part.weights))
-    elif isinstance(part, Control):
-        yield from ((row, "") for row in (part.row, part.against))
-    elif isinstance(part, Pair):
-        yield from zip((part.of, part.against), part.columns, strict=True)
-    elif isinstance(part, Counts):
-        yield from ((row, column) for row, column, _ in part.expected)
-    elif isinstance(part, Conditional):
-        rows = getattr(part, "rows", ()) if isinstance(part, InRegime | WhereActing) else ()
-        yield from itertools.product(rows, getattr(part, "columns", ("",)))
-        yield from places(part.rule)
-        yield from places(getattr(part, "premise", ()))
-    elif isinstance(part, Shown):
-        yield part.row, ""
-    elif isinstance(part, Reaches):
-        yield from ((part.row, column) for column in part.columns)
-    elif isinstance(part, OfTheBest):
-        yield from ((row, "") for row in part.rows)
-    elif isinstance(part, Stays):
-        yield from itertools.product(part.rows, part.columns)
-    elif isinstance(part, Costs):
-        yield from ((row, "") for row in (part.against, *dict(part.published)))
-    elif isinstance(part, Steadier):
-        yield from ((row, "") for row in (*part.of, part.against))
+    if type(part) in PLACES:
+        yield from PLACES[type(part)](part)
     elif isinstance(part, tuple):
         for each in part:
             yield from places(each)
     elif is_dataclass(part):
+        if isinstance(part, InRegime | WhereActing):
+            yield from itertools.product(part.rows, getattr(part, "columns", ("",)))
         for field in fields(part):
             yield from places(getattr(part, field.name))
 
@@ -333,48 +315,36 @@ def test_a_larger_scale_without_the_runs_that_a_claim_needs_does_not_decide() ->
     assert judged(BY_ID["C5"], [unfinished]).verdict.status == "not run"
 
 
-@pytest.mark.parametrize("euler", ["missing", "run"])
-def test_a_larger_scale_with_one_pair_of_seeds_does_not_decide(euler: str) -> None:
-    """Criterion: with two pairs it decides, even if a row is missing. Without any other scale one pair stands."""
-    for n, scales in ((1, ["desk", "bench"]), (2, ["bench", "desk"])):
-        rows = {"standard": losses(1.7, n), "mlp-only": losses(1.7, n), "coupled-hamiltonian": losses(1.69, n)}
-        of_euler = [None] * n if euler == "missing" else losses(1.69, n)
-        started = record(rows | {"coupled-euler": of_euler}, scale="bench", claims=("C5",))
-        found = judged(BY_ID["C5"], [started, ablation(0.05, "desk")])
-        assert [verdict.scale for verdict in (found.verdict, *found.others)] == scales
-        assert judged(BY_ID["C5"], [started]).verdict.scale == "bench"
+def started(n: int, euler: str) -> StudyRecord:
+    rows = {"standard": losses(1.7, n), "mlp-only": losses(1.7, n, 0.5), "coupled-hamiltonian": losses(1.69, n, -1.0)}
+    of_euler = [None] * n if euler == "missing" else losses(1.69, n)
+    return record(rows | {"coupled-euler": of_euler}, scale="bench", claims=("C5",))
 
 
 @pytest.mark.parametrize("euler", ["missing", "run"])
-def test_a_larger_scale_without_its_control_does_not_decide(euler: str) -> None:
-    """Criterion: with the control it decides, even if a row is missing."""
-    rows = {"standard": losses(1.7), "mlp-only": losses(1.7, 8, 0.5), "coupled-hamiltonian": losses(1.69, 8, -1.0)}
-    of_euler = [None] * 8 if euler == "missing" else losses(1.69)
-    started = record(rows | {"coupled-euler": of_euler}, scale="bench", claims=("C5",))
-    cells = [replace(cell, outcomes=()) if cell.row == started.design.control else cell for cell in started.cells]
-    for bench, scale in ((started, "bench"), (replace(started, cells=tuple(cells)), "desk")):
+def test_a_larger_scale_decides_once_it_has_two_pairs_and_its_control(euler: str) -> None:
+    """Criterion: it then decides even if a row is missing. Without any other scale one pair stands."""
+    whole = started(8, euler)
+    cells = [replace(cell, outcomes=()) if cell.row == whole.design.control else cell for cell in whole.cells]
+    without = replace(whole, cells=tuple(cells))
+    for bench, scales in (
+        *((started(1, euler), ["desk", "bench"]), (started(2, euler), ["bench", "desk"])),
+        *((whole, ["bench", "desk"]), (without, ["desk", "bench"])),
+    ):
         found = judged(BY_ID["C5"], [bench, ablation(0.05, "desk")])
-        assert found.verdict.scale == scale
-    assert found.others[0].reason.count("sensitivity unknown")
+        assert [verdict.scale for verdict in (found.verdict, *found.others)] == scales
+    assert "sensitivity unknown" in found.others[0].reason
+    assert judged(BY_ID["C5"], [started(1, euler)]).verdict.scale == "bench"
 
 
-def test_only_the_study_that_a_claim_names_counts_for_it() -> None:
-    """Criterion: a claim that is younger than a record of its study is judged by it."""
-    stored = ablation(0.05, "laptop", claims=("C1",))
-    assert judged(BY_ID["C5"], [stored]).verdict.status == "holds"
-    assert judged(replace(BY_ID["C5"], study="positions"), [stored]).verdict.status == "not run"
-
-
-def test_of_two_records_of_one_scale_the_fuller_one_counts() -> None:
-    few, many = ablation(0.05, "laptop", n=4), ablation(0.05, "laptop", n=8)
+def test_of_all_records_the_fullest_of_the_study_that_a_claim_names_counts() -> None:
+    """Criterion: a claim that is younger than a record of its study is judged by it; one without a rule by none."""
+    few, many = (ablation(0.05, "laptop", n, claims=("C1",)) for n in (4, 8))
     for some in ([few, many], [many, few]):
-        assert judged(BY_ID["C5"], some).verdict.seeds == 8
-
-
-def test_claims_without_a_rule_are_not_run_whatever_the_records() -> None:
-    without = replace(BY_ID["J5"], study=None, rule=None)
-    found = judged(without, [ablation(0.05, "paper", claims=("J5",))])
-    assert (found.verdict.status, found.others) == ("not run", ())
+        assert (judged(BY_ID["C5"], some).verdict.status, judged(BY_ID["C5"], some).verdict.seeds) == ("holds", 8)
+    for other in ({"study": "positions"}, {"study": None, "rule": None}):
+        found = judged(replace(BY_ID["C5"], **other), [many])  # type: ignore[arg-type]
+        assert (found.verdict.status, found.others) == ("not run", ())
 
 
 def store(folder: Path, name: str, stored: Any) -> None:
@@ -383,6 +353,7 @@ def store(folder: Path, name: str, stored: Any) -> None:
 
 
 def test_stored_records_are_found_and_judged_as_they_were(tmp_path: Path) -> None:
+    """Criterion: those of papers, and those of studies where they were run."""
     one, two = ablation(0.05, "laptop"), ablation(0.0, "bench")
     store(tmp_path / "results", "study-b-laptop.json", one.to_dict())
     store(tmp_path / "results", "study-a-bench.json", two.to_dict())
@@ -390,39 +361,38 @@ def test_stored_records_are_found_and_judged_as_they_were(tmp_path: Path) -> Non
     found = find_records([tmp_path])
     assert [each.design.scale for each in found] == ["bench", "laptop"]
     assert ledger(found, CLAIMS) == ledger([one, two], CLAIMS)
-    assert find_records([tmp_path / "nowhere"]) == []
-
-
-def test_studies_are_found_where_they_were_run(tmp_path: Path) -> None:
-    design = replace(ablation(0.05, "laptop").design, rows=("standard",), claims=("C5",))
+    design = replace(one.design, rows=("standard",), claims=("C5",))
     store(tmp_path / "synthetic-laptop", "study.json", {"design": design.to_dict(), "cells": []})
     store(tmp_path / "other", "notes.json", {})
-    (found,) = find_records([tmp_path / "none"], tmp_path)
-    assert (found.design, found.finished) == (design, 0)
+    (found_there,) = find_records([tmp_path / "none"], tmp_path)
+    assert (found_there.design, found_there.finished) == (design, 0)
     with pytest.raises(InputError, match="nowhere"):
         find_records([tmp_path], tmp_path / "nowhere")
 
 
-def test_a_rule_that_is_newer_than_the_runs_it_judges_is_marked() -> None:
+@pytest.mark.parametrize(
+    ("began", "since", "younger"),
+    [
+        ("2026-03-02T08:00:00+00:00", "2026-03-02", False),
+        ("2026-04-01T08:00:00+00:00", "2026-03-02", False),
+        ("2026-03-01T08:00:00+00:00", "2026-03-02", True),
+        # changed on the day of the runs, after they had begun
+        ("2026-03-02T08:00:00+00:00", "2026-03-02T09:30:00+00:00", True),
+        ("2026-03-02T10:00:00+00:00", "2026-03-02T09:30:00+00:00", False),
+        (None, "2026-03-02", True),  # runs without a recorded time are older than those with one
+        ("2026-04-01T08:00:00+00:00", None, True),
+    ],
+)
+def test_a_rule_that_is_newer_than_the_runs_it_judges_is_marked(
+    began: str | None, since: str | None, younger: bool
+) -> None:
+    """Criterion: a rule that is not written down, or in other words, is newer than all runs."""
     claim = BY_ID["C5"]
     assert claim.rule is not None
-    stored = {"C5": {"rule": claim.rule.fingerprint, "since": "2026-03-02"}}
-
-    def younger(began: str | None, dates: RuleDates) -> bool:
-        found = ablation(0.05, "laptop")
-        environments = {} if began is None else {"time": [began, "2026-09-01T00:00:00+00:00"]}
-        (entry,) = ledger([replace(found, environments=environments)], [claim], dates)
-        return entry.rule_is_younger
-
-    assert not younger("2026-03-02T08:00:00+00:00", stored)
-    assert not younger("2026-04-01T08:00:00+00:00", stored)
-    assert younger("2026-03-01T08:00:00+00:00", stored)
-    to_the_second = {"C5": stored["C5"] | {"since": "2026-03-02T09:30:00+00:00"}}
-    assert younger("2026-03-02T08:00:00+00:00", to_the_second)  # changed on the day of the runs, after they had begun
-    assert not younger("2026-03-02T10:00:00+00:00", to_the_second)
-    assert younger(None, stored)  # runs without a recorded time are older than those with one
-    assert younger("2026-04-01T08:00:00+00:00", {})
-    assert younger("2026-04-01T08:00:00+00:00", {"C5": {"rule": "another", "since": "2026-03-02"}})
+    runs = replace(ablation(0.05, "laptop"), environments={} if began is None else {"time": [began, "2026-09-01"]})
+    dates = {} if since is None else {"C5": {"rule": claim.rule.fingerprint, "since": since}}
+    assert ledger([runs], [claim], dates)[0].rule_is_younger == younger
+    assert ledger([runs], [claim], {"C5": {"rule": "another", "since": since}})[0].rule_is_younger
 
 
 def test_only_rules_that_changed_get_a_new_date() -> None:

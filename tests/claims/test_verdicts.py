@@ -439,15 +439,14 @@ def test_an_unclear_verdict_names_the_pairs_that_would_decide():
 @pytest.mark.parametrize(("difference", "noise", "excluded"), [(0.03, 40, True), (-0.03, 60, False)])
 def test_an_unclear_verdict_says_whether_the_interval_excludes_the_effect(difference, noise, excluded):
     """Criterion: no number of pairs is named that would show an excluded effect."""
-    verdict = Differs((LEAD,)).judge(two_rows(difference, noise=noise))
-    assert verdict.status == "unclear"
-    assert (verdict.interval.low > LEAD.effect) is excluded
+    verdict = LOWER.judge(two_rows(difference, noise=noise))
+    assert (verdict.status, verdict.interval.low > LEAD.effect) == ("unclear", excluded)
     assert ("excludes the effect in question" in verdict.reason) is excluded
     assert ("would show the effect in question" in verdict.reason) is not excluded
 
 
 def test_the_pairs_that_would_show_that_there_is_no_lead_show_it_in_four_of_five_studies():
-    needed = Differs((LEAD,)).parts(two_rows(-0.03, noise=40))[0].to_exclude
+    needed = LOWER.parts(two_rows(-0.03, noise=40))[0].to_exclude
     sd = summary([40 * x for x in OWN[:8]]).standard_deviation
     drawn = np.random.default_rng(0).normal(0.0, sd, (400, needed))
     shown = sum(paired_t_test(row.tolist(), margin=LEAD.margin).p_within < 0.025 for row in drawn)
@@ -530,11 +529,10 @@ def power_of_f(n, ratio):
 
 
 def test_only_an_inner_layer_below_both_neighbours_is_a_dip():
-    assert deepest_dip([1.0, 5.0, 4.0, 6.0, 2.0, 3.0]) == 2 or deepest_dip([1.0, 5.0, 4.0, 6.0, 2.0, 3.0]) == 4
     assert deepest_dip([3.0, 2.9, 3.0, 1.0, 3.0]) == 3
-    assert deepest_dip([1.0, 2.0, 3.0]) is None
-    assert deepest_dip([3.0, 1.0]) is None
-    assert deepest_dip([]) is None
+    assert deepest_dip([1.0, 5.0, 4.0, 6.0, 2.0, 3.0]) in (2, 4)
+    for profile in ([1.0, 2.0, 3.0], [3.0, 1.0], []):
+        assert deepest_dip(profile) is None
 
 
 def test_a_claim_is_the_conjunction_of_its_parts():
@@ -604,6 +602,5 @@ def test_the_published_results_would_hold():
         runs[row] = [(math.log(mean) + sd / mean * x / 0.0021) / per_byte for x in noise]
     runs["uniform"] = [x + 1 for x in runs["standard"]]
     found = record({row: [{"valid_loss": x, "tokens": 491_500_000} for x in of_row] for row, of_row in runs.items()})
-    assert {claim: RULES[claim].judge(found).status for claim in ("C1", "C2", "C3", "C5")} == dict.fromkeys(
-        ("C1", "C2", "C3", "C5"), "holds"
-    )
+    ids = ("C1", "C2", "C3", "C5")
+    assert [RULES[claim].judge(found).status for claim in ids] == ["holds"] * len(ids)

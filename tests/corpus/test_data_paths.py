@@ -50,21 +50,14 @@ def test_the_end_of_a_path_is_looked_up_in_the_folders_of_the_variable(tmp_path,
 
 @pytest.mark.parametrize(
     "read",
-    [
-        load_corpus,
-        load_tokenizer,
-        files_at,
-        lambda name: counterpart(Path(name), "standard", 0),
-        texts_on,
-    ],
+    [load_corpus, load_tokenizer, files_at, lambda name: counterpart(Path(name), "standard", 0), texts_on],
     ids=["corpus", "tokenizer", "puzzles", "start", "on"],
 )
 def test_data_that_are_missing_are_named_with_the_places_and_the_variable(read, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ATTRACTOR_DATA", raising=False)
-    with pytest.raises(
-        InputError, match=rf"'data/a.txt' .*looked for in '{tmp_path}/data'; ATTRACTOR_DATA may"
-    ) as said:
+    places = rf"'data/a.txt' .*looked for in '{tmp_path}/data'; ATTRACTOR_DATA may"
+    with pytest.raises(InputError, match=places) as said:
         read("data/a.txt")
     assert "\n" not in str(said.value)
     monkeypatch.setenv("ATTRACTOR_DATA", str(tmp_path / "elsewhere"))

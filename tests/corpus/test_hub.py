@@ -77,47 +77,39 @@ def test_without_network_the_error_says_at_once_what_to_download(name: str, monk
     with pytest.raises(InputError, match=r"must be downloaded, but .* cannot be reached; .*save_to_disk") as caught:
         open_source(name)
     assert "\n" not in str(caught.value)
-
-
-def test_a_local_path_that_is_missing_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "reachable", lambda: False)
     with pytest.raises(InputError, match=r"^'books/novel' is no file or folder here, and on the Hub: data set"):
         open_source("books/novel")
 
 
-def test_a_failure_during_streaming_is_one_line(asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            ConnectionError("the line is dead\nand more"),
+            r"is not \(ConnectionError: the line is dead\); check its name",
+        ),
+        (ValueError("Bad split: trian. Available splits: ['train', 'test']"), "'trian'; did you mean 'train'"),
+    ],
+)
+def test_a_failure_during_streaming_is_one_line(
+    asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
     def broken(*_: Any, **__: Any) -> None:
-        raise ConnectionError("the line is dead\nand more")
+        raise error
 
     monkeypatch.setattr(datasets, "load_dataset", broken)
-    with pytest.raises(InputError, match=r"is not \(ConnectionError: the line is dead\); check its name") as caught:
+    with pytest.raises(InputError, match=message) as caught:
         list(open_source("owner/name").records())
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_split_is_answered_with_the_nearest(
-    asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("variables", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
+def test_offline_mode_is_known_without_a_request_and_a_closed_port_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
 ) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise ValueError("Bad split: trian. Available splits: ['train', 'test']")
-
-    monkeypatch.setattr(datasets, "load_dataset", refuse)
-    with pytest.raises(InputError, match="unknown split 'trian'; did you mean 'train'"):
-        list(open_source("owner/name", split="trian").records())
-
-
-def test_offline_mode_is_known_without_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    reachable.cache_clear()
-    try:
-        assert not reachable()
-    finally:
-        reachable.cache_clear()
-
-
-def test_a_dead_endpoint_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # the port is closed
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     reachable.cache_clear()
     try:
         assert not reachable()

@@ -74,17 +74,12 @@ def test_a_folder_holds_texts_and_tables_of_one_column(tmp_path: Path) -> None:
         (b'{"n": 1, "body": "one"}\n{"n": 2, "body": null}\n', None, "one"),
         (b'{"title": "t", "text": "one"}\n', None, "one"),
         (b'{"title": "t", "body": "one"}\n', "body", "one"),
-        (b'{"title": "t", "body": "one"}\n', "title, body", "t\n\none"),
+        (b'{"title": "t", "body": "one"}\n{"title": null, "body": "two"}\n', "title, body", "t\n\none two"),
     ],
 )
 def test_the_column_is_named_or_unambiguous(tmp_path: Path, content: bytes, column: str | None, wanted: str) -> None:
     (tmp_path / "a.jsonl").write_bytes(content)
-    assert [text.decode() for _, text in documents_at(tmp_path / "a.jsonl", column) if text] == [wanted]
-
-
-def test_a_column_without_a_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="column must be one name or several, as title,abstract, got 'text,'"):
-        documents_at(written(tmp_path, "a.jsonl", DOCUMENTS), "text,")
+    assert " ".join(text.decode() for _, text in documents_at(tmp_path / "a.jsonl", column) if text) == wanted
 
 
 def test_numbers_in_cells_are_no_strings(tmp_path: Path) -> None:
@@ -102,18 +97,10 @@ def test_numbers_in_cells_are_no_strings(tmp_path: Path) -> None:
         ("a.jsonl", b'{"text": "x"}\n{"text": 5}\n', "line 2 of 'a.jsonl': column 'text' holds no text but int"),
         ("a.jsonl", b'{"text": "x"}\nword\n', "line 2 of 'a.jsonl': not JSON"),
         ("a.csv", b'text,id\n"x\ny",1\nz\n', "line 4 of 'a.csv': 1 fields where the header has 2"),
-        (
-            "a.jsonl",
-            b'{"text": "x"}\n{"text": "\xe9"}',
-            r"line 2 of 'a.jsonl': not UTF-8 at byte 10; convert .* iconv -f",
-        ),
+        ("a.jsonl", b'{"text": "x"}\n{"text": "\xe9"}', r"line 2 of .*: not UTF-8 at byte 10; convert .* iconv -f"),
         ("a.csv", b"text\nx\n\xe9\n", "line 3 of 'a.csv': not UTF-8 at character 0; convert .* iconv -f"),
         ("a.csv", b"text\nx\0\n", "line 2 of 'a.csv': no text but binary data, with a NUL character"),
-        (
-            "a.txt",
-            b"ab\0c",
-            "must be UTF-8 text, but '.*' has a NUL byte at offset 2; it is binary, so give another file",
-        ),
+        ("a.txt", b"ab\0c", "must be UTF-8 text, but '.*' has a NUL byte at offset 2; it is binary, so give another"),
         ("a.txt", b"abc\xff", "has a byte at offset 3 that is not UTF-8; convert it, .*: iconv -f latin-1"),
         ("a.txt", "text".encode("utf-16"), "a byte at offset 0 that is not UTF-8; .* iconv -f utf-16"),
         ("a.txt.gz", gzip.compress(b"ab\xe2\x82", mtime=0), "a byte at offset 2 that is not UTF-8"),
@@ -134,23 +121,17 @@ def test_a_file_without_text_is_refused_in_one_line(tmp_path: Path, name: str, c
     [
         ("a.csv", "text\nx\n".encode("utf-16"), "table must be UTF-8 text, but the columns' names .* iconv -f utf-16"),
         ("a.csv", b"text,text\nx,y\n", "columns must have different names, and .* has two of 'text'; rename one"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": "ab\\ud83d"}\n',
+            "half a surrogate pair at character 2 of column 'text'; mend or remove"),  # which is no matter of encoding
     ],
-)
+)  # fmt: skip
 def test_a_table_that_cannot_be_read_is_refused_as_a_stream_too(
     tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as said:
         list(documents(open_source(tmp_path / name), max_bad=0))
-
-
-def test_half_a_surrogate_pair_in_json_is_no_matter_of_encoding(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": "ab\\ud83d"}\n')
-    with pytest.raises(
-        InputError, match="half a surrogate pair at character 2 of column 'text'; mend or remove"
-    ) as said:
-        list(documents(open_source(tmp_path / "a.jsonl"), max_bad=0))
-    assert "iconv" not in str(said.value)
+    assert ("iconv" in str(said.value)) == ("iconv" in message)
 
 
 @pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8], ids=["plain", "with a mark"])
@@ -183,18 +164,18 @@ def test_a_parquet_file_that_unpacks_to_far_more_is_refused(
     table = pyarrow.table({"text": [str(row) + "x" * (4 << 20) for row in range(n_rows)]})
     parquet.write_table(table, tmp_path / "a.parquet", compression="zstd", use_dictionary=use_dictionary)
     assert (tmp_path / "a.parquet").stat().st_size < 10_000
-    with pytest.raises(
-        InputError, match=r"column 'text' of '.*' must be at most 1 MiB a cell, and 1000 times its size"
-    ):
+    with pytest.raises(InputError, match=r"column 'text' of '.*' must be at most 1 MiB a cell, and 1000 times its"):
         load_corpus(tmp_path / "a.parquet")
 
 
-def test_a_column_is_refused_where_there_is_no_table(tmp_path: Path) -> None:
+def test_a_column_is_refused_where_there_is_no_table_or_it_has_no_name(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a text")
     prepare(Preparation(str(written(tmp_path, "a.jsonl", DOCUMENTS)), tmp_path / "prepared"))
     for corpus in (tmp_path / "a.txt", tmp_path / "prepared", "stdlib-docs"):
         with pytest.raises(InputError, match=r"column must be left out with .*, got 'text'"):
             load_corpus(corpus, "text")
+    with pytest.raises(InputError, match="column must be one name or several, as title,abstract, got 'text,'"):
+        documents_at(tmp_path / "a.jsonl", "text,")
 
 
 def test_without_a_column_a_configuration_is_stored_as_before() -> None:

@@ -160,11 +160,21 @@ def test_a_preparation_killed_at_any_moment_ends_bit_for_bit_the_same(source: Pa
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
 
 
-def test_the_temporary_manifest_of_a_killed_process_is_removed(source: Path, tmp_path: Path) -> None:
-    """A process that is killed between writing and renaming a file leaves the file under its temporary name."""
-    wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
+def begun(source: Path, out: Path) -> Preparation:
+    """Interrupt a preparation, and return its options."""
+    wanted = Preparation(str(source), out, max_bad=0.05)
     with pytest.raises(KeyboardInterrupt):
         prepare(wanted, interrupted)
+    return wanted
+
+
+def interrupted(progress: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_temporary_manifest_of_a_killed_process_is_removed(source: Path, tmp_path: Path) -> None:
+    """A process that is killed between writing and renaming a file leaves the file under its temporary name."""
+    wanted = begun(source, tmp_path / "out")
     ended = subprocess.Popen(["true"])
     ended.wait()  # no process has this number now
     (tmp_path / "out" / f".manifest.json.{ended.pid}-1398.tmp").write_text("{")
@@ -178,9 +188,7 @@ def test_a_work_file_that_was_damaged_is_refused(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(module, "COMMIT_SECONDS", -1.0)
-    wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
-    with pytest.raises(KeyboardInterrupt):
-        prepare(wanted, interrupted)
+    wanted = begun(source, tmp_path / "out")
     damaged = tmp_path / "out" / WORK / name
     damaged.write_bytes(damaged.read_bytes()[:-2])
     with pytest.raises(InputError, match=rf"{name} must .*; remove '.*{WORK}', and the same command begins anew"):
@@ -188,9 +196,7 @@ def test_a_work_file_that_was_damaged_is_refused(
 
 
 def test_a_source_that_changed_since_the_preparation_began_is_refused(source: Path, tmp_path: Path) -> None:
-    wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
-    with pytest.raises(KeyboardInterrupt):
-        prepare(wanted, interrupted)
+    wanted = begun(source, tmp_path / "out")
     lines = (source / "b.jsonl").read_text().splitlines(keepends=True)
     (source / "b.jsonl").write_text("".join(reversed(lines)))
     os.utime(source / "b.jsonl", ns=(0, 1))  # a coarse clock might give the same time
@@ -230,10 +236,6 @@ def test_a_file_name_that_is_not_utf8_is_kept(tmp_path: Path) -> None:
     wanted = Preparation(str(texts), tmp_path / "out")
     assert prepare(wanted).manifest["source"]["files"][0]["name"] == "caf\udce9.txt"
     assert prepare(wanted).manifest["skipped_files"] == ["picture\udce9.png"]
-
-
-def interrupted(progress: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_repeating_a_finished_preparation_changes_nothing(source: Path, tmp_path: Path) -> None:
@@ -333,11 +335,14 @@ def test_a_budget_is_met_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert corpus.valid[:].tolist() == expected["valid"]
 
 
-def test_a_budget_too_small_for_both_sides_is_refused(tmp_path: Path) -> None:
+def test_a_source_without_text_for_both_sides_is_refused(tmp_path: Path) -> None:
     texts = sorted((text(seed) for seed in range(50)), key=lambda each: -place(each.encode()))
-    path = write_jsonl(tmp_path / "a.jsonl", texts)
-    with pytest.raises(InputError, match="both sides must have a document, but of 1 records none is for valid"):
-        prepare(Preparation(str(path), tmp_path / "out", max_tokens=1))
+    few = Preparation(str(write_jsonl(tmp_path / "a.jsonl", texts)), tmp_path / "out", max_tokens=1)
+    empty = Preparation(str(write_jsonl(tmp_path / "b.jsonl", ["", " \n"])), tmp_path / "empty")
+    none_for_valid = "both sides must have a document, but of 1 records none is for valid"
+    for wanted, message in ((few, none_for_valid), (empty, r"source must contain text, but '.*' has none")):
+        with pytest.raises(InputError, match=message):
+            prepare(wanted)
 
 
 def test_duplicates_are_reported_and_dropped_on_request(source: Path, tmp_path: Path) -> None:
@@ -361,23 +366,20 @@ def test_duplicates_are_reported_and_dropped_on_request(source: Path, tmp_path: 
     assert len(kept.train) - len(dropped.train) == report["train_tokens"]
 
 
-def test_stages_and_the_outcome_are_reported(source: Path, tmp_path: Path) -> None:
-    said = StringIO()
+def test_stages_speed_and_outcome_are_reported(source: Path, tmp_path: Path) -> None:
+    """Criterion: in a log, and on a terminal with a bar."""
+    said, drawn = StringIO(), StringIO()
     console = Console(file=said, width=150)
     with LivePreparation(console) as live:
         corpus = prepare(Preparation(str(source), tmp_path / "out", max_tokens=50_000, max_bad=0.05), live)
     print_corpus(console, corpus)
     for part in ("tokenising", "writing shards", "train: 50,000 tokens of", "validation document", "bytes tokens"):
         assert part in said.getvalue()
-
-
-def test_a_person_sees_the_speed_and_the_time_left() -> None:
-    said = StringIO()
-    with LivePreparation(Console(file=said, force_terminal=True, width=150)) as live:
+    with LivePreparation(Console(file=drawn, force_terminal=True, width=150)) as live:
         live(Progress("tokenising", 0.1, 1000, 3))
         live(Progress("tokenising", 0.5, 5000, 15))
     for part in ("tokenising", "50%", "5.00k tokens of 15 documents", "tok/s", ":"):
-        assert part in said.getvalue()
+        assert part in drawn.getvalue()
 
 
 def test_flawed_and_empty_records_are_counted(source: Path, tmp_path: Path) -> None:
@@ -390,26 +392,19 @@ def test_flawed_and_empty_records_are_counted(source: Path, tmp_path: Path) -> N
 
 
 def test_too_many_flaws_end_a_preparation_and_a_larger_limit_continues_it(source: Path, tmp_path: Path) -> None:
+    """Criterion: the reading of a long source ends early."""
     with pytest.raises(InputError, match=r"at most 0.001 of all \(max_bad\), but 2 of 312 are, the first is line 151"):
         prepare(Preparation(str(source), tmp_path / "out", max_bad=0.001))
     prepare(Preparation(str(source), tmp_path / "out", max_bad=0.01))
-
-
-def test_too_many_flaws_end_the_reading_of_a_long_source_early(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("nothing\n" * 50_000)
-    steps: list[Progress] = []
     with pytest.raises(InputError, match=r"but 2,000 of 2,000 are, the first is line 1 of 'a.jsonl': not JSON"):
-        prepare(Preparation(str(tmp_path / "a.jsonl"), tmp_path / "out"), steps.append)
+        prepare(Preparation(str(tmp_path / "a.jsonl"), tmp_path / "long"))
 
 
 def test_a_tokenizer_trained_on_the_corpus_uses_no_validation_text(tmp_path: Path) -> None:
     """Criterion: a word that occurs only in the validation text has no token of its own."""
-    texts = [text(seed) for seed in range(200)]
-    rare = "zyzzyva"
-    texts = [
-        f"{each} {rare} {rare} {rare}" if place(f"{each} {rare} {rare} {rare}".encode()) <= 0.1 else each
-        for each in texts
-    ]
+    rare, with_rare = "zyzzyva", (f"{text(seed)} zyzzyva zyzzyva zyzzyva" for seed in range(200))
+    texts = [each if place(each.encode()) <= 0.1 else text(seed) for seed, each in enumerate(with_rare)]
     assert sum(rare in each for each in texts) > 5
     path = write_jsonl(tmp_path / "a.jsonl", texts)
     corpus = prepare(Preparation(str(path), tmp_path / "out", "bpe:600"))
@@ -499,23 +494,12 @@ def test_an_option_out_of_range_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_source_without_text_is_refused(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", ["", " \n"])
-    with pytest.raises(InputError, match=r"source must contain text, but '.*' has none"):
-        prepare(Preparation(str(path), tmp_path / "out"))
-
-
-@pytest.mark.parametrize(
-    ("written", "number"), [("250", 250), ("250k", 250_000), ("1.5G", 1_500_000_000), ("100M", 10**8)]
-)
-def test_counts_are_read_as_people_write_them(written: str, number: int) -> None:
-    assert count_of(written) == number
-
-
-@pytest.mark.parametrize("written", ["", "M", "1T", "-5", "1e6", "100 M"])
-def test_other_counts_are_refused(written: str) -> None:
-    with pytest.raises(InputError, match="max_tokens must be a number with k, M or G behind it"):
-        count_of(written)
+def test_counts_are_read_as_people_write_them() -> None:
+    written = {"250": 250, "250k": 250_000, "1.5G": 1_500_000_000, "100M": 10**8}
+    assert {text: count_of(text) for text in written} == written
+    for text in ("", "M", "1T", "-5", "1e6", "100 M"):
+        with pytest.raises(InputError, match="max_tokens must be a number with k, M or G behind it"):
+            count_of(text)
 
 
 def test_a_corpus_with_special_tokens_is_none_without_them(tmp_path: Path) -> None:

@@ -24,17 +24,11 @@ def test_bytes_survive_as_tokens(raw: bytes) -> None:
     assert tokenizer.decode(tokens) == raw.decode(errors="replace")
 
 
-def test_specials_are_rendered_as_their_names() -> None:
+def test_specials_are_rendered_as_their_names_and_text_cannot_forge_them() -> None:
     assert tokenizer.decode([104, 105, END_OF_TEXT, PAD]) == "hi<|endoftext|><|pad|>"
-
-
-def test_text_cannot_forge_a_special() -> None:
     assert tokenizer.encode("<|endoftext|>").max() < END_OF_TEXT
-
-
-def test_vocabulary_is_padded_for_the_matrix_kernels() -> None:
     assert tokenizer.vocab_size > PAD
-    assert tokenizer.vocab_size % 64 == 0
+    assert tokenizer.vocab_size % 64 == 0, "padded for the matrix kernels"
 
 
 @pytest.mark.parametrize("token", [-1, 258, 319])

@@ -2,14 +2,24 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from attractor.runs.quantity import PERPLEXITY, Quantity
-from attractor.runs.study_record import Cell, Design, Outcome, Published, StudyRecord
+from attractor.runs.quantity import Quantity
+from attractor.runs.study_record import StudyRecord
+from invented_records import record
 
 ENTROPY = Quantity("entropy", "probes.entropy")
 SPEED = Quantity("throughput", "tokens_per_second", "higher", relative_to="standard")
 BASE = [1.66, 1.68, 1.70]
+DESIGN = {
+    "name": "synthetic",
+    "title": "Attention and depth",
+    "scale": "smoke",
+    "budget": "tokens",
+    "claims": (),
+    "command": "attractor study run studies/synthetic.py",
+}
 Losses = Mapping[str, Sequence[float | None]]
 
 
@@ -22,92 +32,32 @@ def study(
     losses: Losses | None = None,
     *,
     columns: Mapping[str, Losses] | None = None,
-    control: str | None = "uniform",
-    quantities: tuple[Quantity, ...] = (PERPLEXITY,),
-    published: tuple[Published, ...] = (),
-    budget: str = "tokens",
     tokens: Mapping[str, int] | None = None,
     probes: Mapping[str, Mapping[str, Any]] | None = None,
-    seeds: tuple[int, ...] = (0, 1, 2),
-    margin: float | None = None,
-    looks: tuple[int, ...] = (),
     rates: Mapping[str, float] | None = None,
-    **texts: str,
+    seeds: tuple[int, ...] = (0, 1, 2),
+    **design: Any,
 ) -> StudyRecord:
     """Return a study with these losses by row, and by column where there are several; None is an unfinished run."""
     by_column = columns if columns is not None else {"": losses or {}}
-    rows = tuple(dict.fromkeys(row for of_column in by_column.values() for row in of_column))
-    design = Design(
-        name="synthetic",
-        title=texts.get("title", "Attention and depth"),
-        question=texts.get("question", "Does it help?"),
-        source="Table 1",
-        scale="smoke",
-        rows_name="attention",
-        rows=rows,
-        columns_name="corpus" if columns else "",
-        columns=tuple(by_column),
-        seeds=seeds,
-        baseline="standard",
-        control=control,
-        budget=budget,
-        quantities=quantities,
-        published=published,
-        command=texts.get("command", "attractor study run studies/synthetic.py"),
-        margin=margin,
-        looks=looks,
-    )
-    cells = [
-        cell(
-            row,
-            column,
-            of_column.get(row, [None] * len(seeds)),
-            seeds,
-            tokens or {},
-            (probes or {}).get(row, {}),
-            (rates or {}).get(row, 2e-3),
-        )
-        for row in rows
-        for column, of_column in by_column.items()
-    ]
-    return StudyRecord(design, tuple(cells), {"torch": ["2.13"], "commit": ["abc", "def"]})
+    rows = dict.fromkeys(row for of_column in by_column.values() for row in of_column)
+
+    def of_row(row: str, found: Sequence[float | None]) -> list[dict[str, Any] | None]:
+        n_tokens, measured = (tokens or {}).get(row, 1_000_000), (probes or {}).get(row, {})
+        padded = zip(seeds, [*found, *[None] * len(seeds)], strict=False)
+        return [None if loss is None else run(row, seed, loss, n_tokens, measured) for seed, loss in padded]
+
+    def config_of(row: str) -> dict[str, Any]:
+        model = {"attention": row, "d_model": 64}
+        return {"label": row, "seed": 0, "lr": (rates or {}).get(row, 2e-3), "model": model, "task": {"kind": "text"}}
+
+    cells = {(row, name): of_row(row, by_column[name].get(row, ())) for row in rows for name in by_column}
+    fields = DESIGN | {"columns_name": "corpus" if columns else "", "seeds": seeds} | design
+    made = record(cells, config_of=config_of, **fields)
+    return replace(made, environments={"torch": ["2.13"], "commit": ["abc", "def"]})
 
 
-def cell(
-    row: str,
-    column: str,
-    losses: Sequence[float | None],
-    seeds: tuple[int, ...],
-    tokens: Mapping[str, int],
-    probes: Mapping[str, Any],
-    rate: float,
-) -> Cell:
-    found = {seed: loss for seed, loss in zip(seeds, losses, strict=False) if loss is not None}
-    n_tokens = tokens.get(row, 1_000_000)
-    outcomes = tuple(
-        Outcome(
-            seed,
-            f"{row}-{column}-{seed}",
-            summary(row, loss, n_tokens),
-            {name: bent(value, seed) for name, value in probes.items()},
-            tuple((n_tokens * step // 20, loss + 1.5 / step**0.7 - 1.5 / 20**0.7) for step in range(1, 21)),
-        )
-        for seed, loss in found.items()
-    )
-    config = {"label": row, "seed": 0, "lr": rate, "model": {"attention": row, "d_model": 64}, "task": {"kind": "text"}}
-    return Cell(row, column, config if found else {}, outcomes, tuple(seed for seed in seeds if seed not in found))
-
-
-def bent(value: Any, seed: int) -> Any:
-    """Change a list of numbers slightly by the seed, call a function of the seed; return any other value unchanged."""
-    if callable(value):
-        return value(seed)
-    if isinstance(value, list):
-        return [number + 0.03 * seed * (layer % 3 - 1) for layer, number in enumerate(value)]
-    return value
-
-
-def summary(row: str, loss: float, tokens: int) -> dict[str, Any]:
+def run(row: str, seed: int, loss: float, tokens: int, probes: Mapping[str, Any]) -> dict[str, Any]:
     lost = math.isnan(loss)
     return {
         "metric": {"name": "perplexity", "value": None if lost else math.exp(loss), "better": "lower"},
@@ -117,5 +67,15 @@ def summary(row: str, loss: float, tokens: int) -> dict[str, Any]:
         "tokens_per_second": 45_123.0,
         "peak_memory_bytes": 123_456_789,
         "tokens": tokens,
-        "bytes_per_token": 1.0,
+        "probes": {name: bent(value, seed) for name, value in probes.items()},
+        "curve": [(tokens * step // 20, loss + 1.5 / step**0.7 - 1.5 / 20**0.7) for step in range(1, 21)],
     }
+
+
+def bent(value: Any, seed: int) -> Any:
+    """Change a list of numbers slightly by the seed, call a function of the seed; return any other value unchanged."""
+    if callable(value):
+        return value(seed)
+    if isinstance(value, list):
+        return [number + 0.03 * seed * (layer % 3 - 1) for layer, number in enumerate(value)]
+    return value

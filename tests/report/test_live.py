@@ -19,12 +19,12 @@ import pytest
 from studies import study
 
 from attractor.report import live_server
-from attractor.report.live_list import WatchedFolder
+from attractor.report.live_list import RunLine, WatchedFolder
 from attractor.report.live_server import LiveServer
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import study_as_dict
 from browser import in_browser, opened
-from in_process import command_in_process
+from in_process import Command, assert_refused
 
 HOSTILE = "<script>alert(1)</script>"
 CONFIG = {"label": "gated", "seed": 0, "n_steps": 100, "task": {"kind": "text"}, "model": {"vocab_size": 320}}
@@ -92,8 +92,13 @@ def test_a_window_that_has_the_list_is_sent_what_is_new(server: LiveServer, runs
     assert sent("nonsense")[0] == every | {"late"}
 
 
+def lines_in(folder: Path | WatchedFolder) -> dict[str, RunLine]:
+    watched = folder if isinstance(folder, WatchedFolder) else WatchedFolder(folder)
+    return {line.key: line for line in watched.look()}
+
+
 def states(folder: Path) -> dict[str, str]:
-    return {line.key: line.state for line in WatchedFolder(folder).look()}
+    return {key: line.state for key, line in lines_in(folder).items()}
 
 
 def test_every_run_has_its_state_and_running_ones_come_first(runs: Path) -> None:
@@ -116,7 +121,7 @@ def test_a_line_holds_the_numbers_of_the_run(runs: Path) -> None:
     run.append({"step": 20, "tokens": 1280, "valid_loss": 1.25})
     run.append({"step": 20, "tokens": 1280, "valid_loss": 1.5})
     with run.hold():
-        line = next(line for line in WatchedFolder(runs).look() if line.key == "going")
+        line = lines_in(runs)["going"]
     assert line.numbers == {
         "step": "20 of 100",
         "loss": "0.200",
@@ -146,16 +151,16 @@ def test_new_runs_and_new_steps_appear_and_removed_runs_go(runs: Path) -> None:
     watched = WatchedFolder(runs)
     watched.look()
     run = begun(runs / "late")
-    assert "late" in {line.key for line in watched.look()}
+    assert "late" in lines_in(watched)
     run.append({"step": 50, "tokens": 3200, "loss": 0.5})
-    assert next(line for line in watched.look() if line.key == "late").numbers["step"] == "50 of 100"
+    assert lines_in(watched)["late"].numbers["step"] == "50 of 100"
     run.keep_until(2)
-    assert next(line for line in watched.look() if line.key == "late").numbers["step"] == "2 of 100"
+    assert lines_in(watched)["late"].numbers["step"] == "2 of 100"
     assert len(watched.runs["late"].losses) == 2
     run.write_summary({"steps": 100})
-    assert next(line for line in watched.look() if line.key == "late").state == "finished"
+    assert lines_in(watched)["late"].state == "finished"
     shutil.rmtree(run.path)
-    assert "late" not in {line.key for line in watched.look()}
+    assert "late" not in lines_in(watched)
 
 
 def test_a_refresh_reads_only_lines_that_were_added(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,13 +186,11 @@ def test_a_damaged_run_is_shown_as_damaged_until_it_is_repaired(runs: Path, cont
     before = metrics.read_text()
     metrics.write_text(before + content)
     for _ in range(2):
-        lines = watched.look()
-        assert len(lines) == n_lines
-        line = next(line for line in lines if line.key == "interrupted")
-        assert line.state == "damaged"
-        assert line.remark
+        lines = lines_in(watched)
+        assert (len(lines), lines["interrupted"].state) == (n_lines, "damaged")
+        assert lines["interrupted"].remark
     metrics.write_text(before)
-    assert next(line for line in watched.look() if line.key == "interrupted").state == "interrupted"
+    assert lines_in(watched)["interrupted"].state == "interrupted"
 
 
 def test_the_list_and_the_pages_of_its_runs_are_served_and_names_are_escaped(server: LiveServer) -> None:
@@ -302,23 +305,17 @@ def test_a_page_may_run_its_own_script_and_no_other(server: LiveServer) -> None:
         assert not re.search(r"https?://(?!www\.w3\.org)", page.split("</style>")[1].split("<h2>Environment")[0])
 
 
-def test_the_server_answers_only_this_machine_under_its_own_name(server: LiveServer) -> None:
+def test_the_server_answers_only_get_from_this_machine_under_its_own_name(server: LiveServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
     port = server.server_port
     for host in (f"127.0.0.1:{port}", f"localhost:{port}"):
         assert ask(server, "/", host=host)[0] == 200
-    for host in ("example.org", f"example.org:{port}", f"127.0.0.1.example.org:{port}", f"localhost:{port + 1}", "0"):
-        for path in ("/", "/run/interrupted"):
-            status, text = ask(server, path, host=host)
-            assert status == 403
-            assert "interrupted" not in text
-
-
-def test_only_get_requests_are_answered(server: LiveServer) -> None:
-    for method in ("POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"):
-        status, text = ask(server, "/", method)
-        assert status == 501, method
-        assert "interrupted" not in text, method
+    strangers = ("example.org", f"example.org:{port}", f"127.0.0.1.example.org:{port}", f"localhost:{port + 1}", "0")
+    asked = [(path, "GET", host, 403) for host in strangers for path in ("/", "/run/interrupted")]
+    asked += [("/", method, None, 501) for method in ("POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH")]
+    for path, method, host, refused in asked:
+        status, text = ask(server, path, method, host)
+        assert (status, "interrupted" in text) == (refused, False), (method, host)
 
 
 def test_no_address_leads_out_of_the_runs_of_the_folder(server: LiveServer) -> None:
@@ -397,25 +394,22 @@ def test_in_a_browser_the_page_refreshes_and_shows_a_new_run(
 
 
 def test_the_command_prints_the_address_and_ends_with_one_line(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    attractor: Command, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(self: LiveServer) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(LiveServer, "serve_forever", interrupted)
-    code, said, errors = command_in_process(monkeypatch, capsys)("watch", str(runs), "--port", "0")
+    code, said, errors = attractor("watch", str(runs), "--port", "0")
     address, end = said.splitlines()
     assert code == 0, errors
     assert re.match(r"http://127\.0\.0\.1:\d+/ shows the runs in ", address)
     assert "runs go on" in end
 
 
-def test_a_port_that_is_taken_is_refused_in_one_line(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    attractor = command_in_process(monkeypatch, capsys)
+def test_a_port_that_is_taken_is_refused_in_one_line(attractor: Command, runs: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, _, errors = attractor("watch", str(runs), "--port", str(port))
-    assert (code, errors.count("\n")) == (2, 1)
-    assert f"port must be free to listen on, and {port} is not" in errors
+        assert_refused(
+            attractor("watch", str(runs), "--port", str(port)), f"port must be free to listen on, and {port}"
+        )

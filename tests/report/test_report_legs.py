@@ -33,22 +33,22 @@ def thorough(lead: float, lead_at_other_size: float = 0.0, speed: float = 1.0) -
 
     main = with_summaries(sized(lead), lambda row, _: {"tokens_per_second": 45_123.0 * speed} if row == "gated" else {})
     rungs = {"half the steps": losses(2.1), "twice the steps": losses(1.9)}
-    stability = study(
-        columns={
-            "1x": {"standard": [2.0], "gated": [1.9]},
-            "2x": {"standard": [1.99], "gated": [1.95]},
-            "4x": {"standard": [None], "gated": [float("nan")]},
-        },
-        seeds=(0,),
-        control=None,
-    )
-    ladder = study(rungs, seeds=SEEDS, control=None, budget="free")
-    legs = {
-        "ladder": replace(ladder, design=replace(ladder.design, baseline="half the steps")),
-        "stability": stability,
-        "size": sized(lead_at_other_size),
+    at_rates = {
+        "1x": {"standard": [2.0], "gated": [1.9]},
+        "2x": {"standard": [1.99], "gated": [1.95]},
+        "4x": {"standard": [None], "gated": [float("nan")]},
     }
+    stability = study(columns=at_rates, seeds=(0,), control=None)
+    ladder = study(rungs, seeds=SEEDS, control=None, budget="free")
+    ladder = replace(ladder, design=replace(ladder.design, baseline="half the steps"))
+    legs = {"ladder": ladder, "stability": stability, "size": sized(lead_at_other_size)}
     return replace(main, design=replace(main.design, legs=tuple(legs)), legs=legs)
+
+
+def commanded(record: StudyRecord, command: str) -> StudyRecord:
+    """Return the record of a comparison whose further studies were run by this command."""
+    legs = {leg: replace(of, design=replace(of.design, command=command)) for leg, of in record.legs.items()}
+    return replace(record, legs=legs)
 
 
 def outcomes(record: StudyRecord) -> dict[tuple[str, str], str]:
@@ -108,11 +108,7 @@ def test_table_page_and_stored_record_have_the_legs() -> None:
     assert all(text in page for text in (table.title, "over tokens", "over seconds", "better a token"))
     stored = StudyRecord.from_dict(json.loads(record.to_text()))
     assert outcomes(stored) == outcomes(record)
-    private = {
-        leg: replace(of_leg, design=replace(of_leg.design, command="go --out /home/me"))
-        for leg, of_leg in record.legs.items()
-    }
-    assert "/home" not in without_private_folders(replace(record, legs=private), {}).to_text()
+    assert "/home" not in without_private_folders(commanded(record, "go --out /home/me"), {}).to_text()
     plain = replace(record, legs={}, design=replace(record.design, legs=()))
     assert legs_of(JudgedStudy(plain)) == {}
     assert "over seconds" not in render(JudgedStudy(plain), pictures(JudgedStudy(plain)))

@@ -71,15 +71,12 @@ def test_a_gate_is_drawn_by_its_opening_with_a_band_of_four_seeds_or_with_dots(n
     assert chart(record, "gate").frames[""] == pytest.approx((0.1, 0.5), abs=0.04)
 
 
-def test_rows_without_trajectories_have_no_line_and_studies_without_any_have_no_chart() -> None:
+def test_what_was_not_measured_has_no_chart_no_line_no_band_and_no_point() -> None:
+    """Criterion: a step at which a seed has no number has no point, as in the chart of losses."""
     record = looked_at({"slow": {"gate": GATES}})
     assert list(chart(record, "gate").panels[""]) == ["slow"]
     assert [drawn.name for drawn in charts(JudgedStudy(record))] == ["curves", "trajectory-gate"]
     assert [drawn.name for drawn in charts(JudgedStudy(looked_at({})))] == ["curves"]
-
-
-def test_one_seed_has_no_band_and_a_null_no_point() -> None:
-    """Criterion: a step at which a seed has no number has no point, as in the chart of losses."""
     alone = study({"standard": BASE[:1]}, control=None, seeds=(0,))
     alone = with_summaries(alone, lambda *_: {"trajectories": {"gate": [[50, 0.5]]}})
     assert chart(alone, "gate").numbers[""]["standard"] == [(50, 0.5, 0.5, 0.5)]
@@ -163,9 +160,7 @@ def test_lines_that_overlap_have_names_that_do_not() -> None:
     axes = drawn(study(losses | {"standard": BASE}, control=None))
     names = [text for text in axes.texts if text.get_text() in (*losses, "standard")]
     assert len(names) == 7
-    boxes = {
-        text.get_text(): Text.get_window_extent(text) for text in names
-    }  # without the lines that lead to the names
+    boxes = {text.get_text(): Text.get_window_extent(text) for text in names}  # without the lines that lead to them
     in_order = sorted(boxes, key=lambda name: boxes[name].y0)
     assert all(boxes[above].y0 >= boxes[below].y1 - 1 for below, above in pairwise(in_order))
     assert [name for name in in_order if name != "standard"] == list(losses)
@@ -199,9 +194,8 @@ def everything() -> StudyRecord:
     return looked_at(rows)
 
 
-NAMES = [
-    *(f"trajectory-{name}" for name in ("gate", "slow-memory", "residual", "contraction", "max-logit", "logit-change")),
-]
+TRACED = ("gate", "slow-memory", "residual", "contraction", "max-logit", "logit-change")
+NAMES = [f"trajectory-{name}" for name in TRACED]
 
 
 @pytest.mark.slow

@@ -83,17 +83,13 @@ def test_budgets_other_than_tokens_are_labelled_and_unequal_tokens_shown():
     assert "equal tokens (1.00M)" in equal.caption[0]
 
 
-def test_one_seed_has_no_spread():
-    table = first(study({"standard": [1.7], "uniform": [2.2]}, seeds=(0,)))
-    assert texts(table)["standard"]["perplexity ↓"] == "5.474"
-    assert table.caption[0].startswith("One seed: no spread, no interval, no test.")
-
-
-def test_unfinished_and_diverged_runs_are_reported():
+def test_one_seed_has_no_spread_and_unfinished_and_diverged_runs_are_reported():
+    alone = first(study({"standard": [1.7], "uniform": [2.2]}, seeds=(0,)))
+    assert texts(alone)["standard"]["perplexity ↓"] == "5.474"
+    assert alone.caption[0].startswith("One seed: no spread, no interval, no test.")
     table = first(study(LOSSES | {"lost": [1.6, math.nan, 1.6], "slow": [1.6, None, None]}))
     assert texts(table)["lost"]["perplexity ↓"] == "diverged (1 of 3)"
-    assert texts(table)["slow"]["perplexity ↓"] == "4.95"
-    assert texts(table)["slow"]["seeds"] == "1 of 3"
+    assert [texts(table)["slow"][heading] for heading in ("perplexity ↓", "seeds")] == ["4.95", "1 of 3"]
     assert "Missing: 'slow' has no finished run of seeds 1, 2." in table.caption
 
 
@@ -147,7 +143,10 @@ def test_speeds_of_seeds_that_were_trained_together_are_called_shares() -> None:
     assert note in first(together).caption
 
 
-def test_skipped_steps_are_shown_where_there_were_any() -> None:
+def test_skipped_steps_and_context_gain_are_shown_where_there_were_any() -> None:
+    without = first(with_summaries(study(LOSSES), lambda *_: {"context_gain": None}))
+    assert "gain" not in without.headings
+    assert "Context gain" not in " ".join(without.caption)
     record = study(LOSSES)
     assert "skipped steps" not in first(record).headings
     record.cell("good").outcomes[0].summary["skipped_steps"] = 3
@@ -162,12 +161,6 @@ def test_a_step_that_was_better_than_the_last_is_named() -> None:
     told = "Validation was better before it: 'good' (2 of 3 runs: loss 1.500 at step 10–1,200 of 2,000)."  # noqa: RUF001
     assert any(line.endswith(told) for line in first(record).caption)
     assert "better before it" not in " ".join(first(study(LOSSES)).caption)
-
-
-def test_a_task_without_context_gain_has_no_column_for_it() -> None:
-    record = with_summaries(study(LOSSES), lambda *_: {"context_gain": None})
-    assert "gain" not in first(record).headings
-    assert "Context gain" not in " ".join(first(record).caption)
 
 
 def test_large_numbers_have_si_prefixes() -> None:
@@ -191,18 +184,16 @@ def test_the_console_table_holds_every_cell_however_narrow_the_console(width):
 
 
 def test_latex_escapes_its_input():
-    record = study({"standard": BASE, "50% of_$x$ & {y}": BASE}, control=None, title=r"a\b~c^d #1 <b>")
+    record = study(
+        {"standard": BASE, "50% of_$x$ & {y}": BASE, "[x]": shifted(0.1)}, control=None, title=r"a\b~c^d #1 <b>"
+    )
     text = in_latex(JudgedStudy(record))
     assert r"50\% of\_\$x\$ \& \{y\} &" in text
     assert r"a\textbackslash{}b\textasciitilde{}c\textasciicircum{}d \#1 $<$b$>$" in text
+    assert "\n{}[x] &" in text, "a label in brackets is no argument of the line before"
     assert latex_escaped("±") == r"$\pm$"
     assert latex_escaped("Δ of λ₁², 10⁻³") == r"$\Delta$ of $\lambda$$_{1}$$^{2}$, 10$^{-}$$^{3}$"
     assert not re.search(r"[^\x00-\x7f]", text)
-
-
-def test_a_label_in_brackets_is_no_argument_of_the_line_before():
-    text = in_latex(JudgedStudy(study({"standard": BASE, "[bracketed]": shifted(0.1)}, control=None)))
-    assert "\n{}[bracketed] &" in text
 
 
 def test_numbers_have_names_that_one_can_type_and_each_its_own():

@@ -11,12 +11,8 @@ from attractor.report.run_page import write_run_page
 from attractor.runs.run_folder import RunFolder
 
 HOSTILE = "<script>alert('$x$')</script>"
-CONFIG = {
-    "label": HOSTILE,
-    "seed": 7,
-    "n_steps": 400,
-    "task": {"kind": "text", "corpus": "/home/someone/secret/tales.txt"},
-}
+TEXT = {"kind": "text", "corpus": "/home/someone/secret/tales.txt"}
+CONFIG = {"label": HOSTILE, "seed": 7, "n_steps": 400, "task": TEXT}
 SUMMARY = {
     "label": HOSTILE,
     "data": "/home/someone/secret/tales.txt: 3 documents",
@@ -48,17 +44,13 @@ def evaluated(step: int, loss: float) -> dict:
 
 def unfinished(path: Path) -> RunFolder:
     run = RunFolder.create(path, CONFIG)
+    at_the_end = {"step": 400, "tokens": 40_000}
     for record in (
         logged(100, 3.2871),
         logged(213, None, skipped=1),
         logged(310, 7.1113, spikes=1, skipped=1),
-        {
-            "step": 400,
-            "tokens": 40_000,
-            "max_logit": [[6.0888, 21.9263], [7.1024, 8.6982]],
-            "residual": [[0.9, 0.4127]],
-        },
-        {"step": 400, "tokens": 40_000, "novel_measure": 0.7717},
+        at_the_end | {"max_logit": [[6.0888, 21.9263], [7.1024, 8.6982]], "residual": [[0.9, 0.4127]]},
+        at_the_end | {"novel_measure": 0.7717},
         logged(400, 2.6891, spikes=1, skipped=1),
         evaluated(400, 2.7984),
     ):
@@ -89,22 +81,13 @@ def finished_page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_a_run_from_a_record_shows_the_machines_of_the_record(run: RunFolder) -> None:
     """Criterion: such a run has a list of the record's values for each fact, and "False" among them is no change."""
-    facts = {
-        "commit": ["1" * 40],
-        "dirty": ["False"],
-        "time": ["2026-01-02T03", "2026-01-04T03"],
-        "platform": ["A", "B"],
-    }
+    facts = {"commit": ["1" * 40], "dirty": ["False"], "platform": ["A", "B"]}
+    facts["time"] = ["2026-01-02T03", "2026-01-04T03"]
     (run.path / "environment.json").write_text(json.dumps(facts))
     page = page_of(RunFolder.open(run.path))
     assert "2026-01-02" in page
     assert "A, B" in page
     assert "with changes" not in page
-
-
-def test_a_label_with_a_slash_is_whole(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path / "run", CONFIG | {"label": "attention w/o gate"})
-    assert page_of(run).count("attention w/o gate") >= 2
 
 
 def test_every_number_of_the_metrics_is_listed_with_its_last_value(finished_page: str) -> None:
@@ -137,11 +120,12 @@ def test_spikes_and_skipped_steps_are_listed_and_marked_in_two_charts(unfinished
     assert legends == [2, 2]
 
 
-def test_a_single_kind_of_mark_is_explained_in_both_charts(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path / "run", CONFIG)
+def test_a_single_kind_of_mark_is_explained_in_both_charts_and_a_label_with_a_slash_is_whole(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", CONFIG | {"label": "attention w/o gate"})
     for record in (logged(100, 3.2871), logged(213, 3.1, skipped=1), evaluated(213, 3.0)):
         run.append(record)
     assert len(re.findall(r"<text[^>]*>skipped step</text>", page_of(run))) == 2
+    assert page_of(run).count("attention w/o gate") >= 2
 
 
 def test_a_hostile_label_and_hostile_samples_are_text_and_nothing_is_fetched(run: RunFolder) -> None:
@@ -152,25 +136,17 @@ def test_a_hostile_label_and_hostile_samples_are_text_and_nothing_is_fetched(run
     assert not re.search(r"<(script|link|iframe|img|object)\b|@import|\bsrc=|javascript:|</pre><|\x00|\x1b", page)
     # in the title, heading, configuration and sample, and in the name of a number
     assert page.count("&lt;script&gt;") == 5
-    addresses = set(re.findall(r'https?://[^"\s<]+', page))
-    assert addresses == {
-        "http://www.w3.org/2000/svg",
-        "http://www.w3.org/1999/xlink",
-    }  # names of namespaces, which are never fetched
+    namespaces = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}  # which are never fetched
+    assert set(re.findall(r'https?://[^"\s<]+', page)) == namespaces
     assert "default-src 'none'" in page
 
 
-def test_data_are_named_without_their_folder(finished_page: str) -> None:
-    assert "tales.txt: 3 documents" in finished_page
-    assert "secret" not in finished_page
-
-
-def test_every_file_of_a_list_is_named(tmp_path: Path) -> None:
+def test_data_are_named_without_their_folders(tmp_path: Path, finished_page: str) -> None:
     task = {"kind": "sudoku", "puzzles": "/secret/easy.csv,/secret/hard.csv"}
-    run = RunFolder.create(tmp_path, {"label": "standard", "seed": 0, "task": task})
-    page = write_run_page(run.path).read_text(encoding="utf-8")
-    assert "easy.csv,hard.csv" in page
-    assert "secret" not in page
+    page = page_of(RunFolder.create(tmp_path, {"label": "standard", "seed": 0, "task": task}))
+    for text, names in ((finished_page, "tales.txt: 3 documents"), (page, "easy.csv,hard.csv")):
+        assert names in text
+        assert "secret" not in text
 
 
 def test_an_unfinished_run_with_a_torn_line_shows_its_whole_lines(run: RunFolder) -> None:

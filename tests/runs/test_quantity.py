@@ -26,16 +26,12 @@ def test_a_loss_is_compared_per_byte_whatever_the_tokenizer() -> None:
     in_tokens = outcome("b", 0, {"valid_loss": 1.2 * 4.6, "bytes_per_token": 4.6})
     assert LOSS.compared(in_bytes) == LOSS.compared(in_tokens) == pytest.approx(1.2)
     assert PERPLEXITY.compared(in_tokens) == pytest.approx(1.2)
-    assert (
-        MEAN_LOSS.compared(outcome("c", 0, {"valid_loss": 1.0, "bytes_per_token": 4.0, "curve": [(0, 4.0), (9, 4.0)]}))
-        == 1.0
-    )
+    flat = {"valid_loss": 1.0, "bytes_per_token": 4.0, "curve": [(0, 4.0), (9, 4.0)]}
+    assert MEAN_LOSS.compared(outcome("c", 0, flat)) == 1.0
 
 
 def test_older_records_have_the_length_of_their_tokens() -> None:
-    described = (
-        "wiki: 3,964 documents, 68,978,671 bytes; 20,000,000 training and 354,587 validation tokens in windows of 8"
-    )
+    described = "wiki: 3,964 documents, 68,978,671 bytes; 20,000,000 training and 354,587 validation tokens in windows"
     assert with_bytes_per_token({"data": described}, TEXT)["bytes_per_token"] == pytest.approx(3.3889, abs=1e-4)
     in_bytes = TEXT | {"model": {"vocab_size": 320}}
     assert with_bytes_per_token({}, in_bytes)["bytes_per_token"] == 1.0
@@ -77,6 +73,5 @@ def test_generalisation_is_a_gap_and_not_a_level() -> None:
 
 
 def test_every_computed_quantity_has_no_value_where_it_was_not_measured() -> None:
-    for name in COMPUTED:
-        found = COMPUTED[name](outcome("a", 0, {}))
-        assert found is None or math.isnan(found)
+    for number in (computed(outcome("a", 0, {})) for computed in COMPUTED.values()):
+        assert number is None or math.isnan(number)

@@ -52,17 +52,15 @@ def test_another_config_is_refused_by_naming_the_fields(tmp_path):
 
 
 def test_foreign_files_are_never_mixed_with_a_run(tmp_path):
+    """Criterion: a start that was interrupted before its config can be repeated."""
     (tmp_path / "file").write_text("mine")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "thesis.txt").write_text("mine")
+    for name, inside in (("folder", "thesis.txt"), ("begun", ".config.json.123.tmp")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / inside).write_text('{"label"')
     for name in ("file", "folder"):
         with pytest.raises(InputError, match="choose"):
             RunFolder.create(tmp_path / name, CONFIG)
-
-
-def test_a_start_interrupted_before_its_config_can_be_repeated(tmp_path):
-    (tmp_path / ".config.json.123.tmp").write_text('{"label"')
-    assert RunFolder.create(tmp_path, CONFIG).config["label"] == CONFIG["label"]
+    assert RunFolder.create(tmp_path / "begun", CONFIG).config["label"] == CONFIG["label"]
 
 
 def test_a_torn_last_line_is_ignored_and_then_replaced(tmp_path):
@@ -75,17 +73,14 @@ def test_a_torn_last_line_is_ignored_and_then_replaced(tmp_path):
     assert [record["step"] for record in run.metrics()] == [1, 2]
 
 
-def test_damage_anywhere_else_is_an_error(tmp_path):
+def test_damage_anywhere_else_is_an_error_and_a_record_without_step_or_tokens_a_bug(tmp_path):
     run = RunFolder.create(tmp_path, CONFIG)
     for damaged in (b'{"step": 1, "tok\n', b'{"loss": 1.0}\n', b"\n"):
         (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "tokens": 1}\n' + damaged)
         with pytest.raises(InputError, match="line 2"):
             run.metrics()
-
-
-def test_a_record_without_step_or_tokens_is_a_bug(tmp_path):
     with pytest.raises(AssertionError):
-        RunFolder.create(tmp_path, CONFIG).append({"step": 1})
+        run.append({"step": 1})
 
 
 def test_resuming_drops_the_records_of_steps_that_are_repeated(tmp_path):
@@ -128,25 +123,19 @@ def test_open_refuses_a_folder_that_is_damaged_or_not_a_run(tmp_path):
 
 
 def test_find_runs_in_order_without_looking_inside_them(tmp_path):
-    for name in ("b/seed-1", "b/seed-0", "a"):
+    """Criterion: a damaged run is skipped with a warning, and no run at all is an error."""
+    for folder, said in (("missing", "none"), ("", "no readable runs")):
+        with pytest.raises(InputError, match=said):
+            find_runs(tmp_path / folder)
+    for name in ("b/seed-1", "b/seed-0", "a", "bad"):
         RunFolder.create(tmp_path / name, CONFIG)
     exported = tmp_path / "a" / "checkpoints" / "exported"
     exported.mkdir()
     (exported / "config.json").write_text("{}")
-    assert [run.path for run in find_runs(tmp_path)] == [tmp_path / n for n in ("a", "b/seed-0", "b/seed-1")]
-    assert [run.path for run in find_runs(tmp_path / "a")] == [tmp_path / "a"]
-
-
-def test_a_damaged_run_is_skipped_with_a_warning_and_no_run_at_all_is_an_error(tmp_path):
-    with pytest.raises(InputError, match="none"):
-        find_runs(tmp_path / "missing")
-    with pytest.raises(InputError, match="no readable runs"):
-        find_runs(tmp_path)
-    RunFolder.create(tmp_path / "good", CONFIG)
-    RunFolder.create(tmp_path / "bad", CONFIG)
     (tmp_path / "bad" / "config.json").write_text("{")
     with pytest.warns(UserWarning, match="skipped a damaged run"):
-        assert [run.path.name for run in find_runs(tmp_path)] == ["good"]
+        assert [run.path for run in find_runs(tmp_path)] == [tmp_path / n for n in ("a", "b/seed-0", "b/seed-1")]
+    assert [run.path for run in find_runs(tmp_path / "a")] == [tmp_path / "a"]
 
 
 def test_the_hash_depends_on_values_and_not_on_order():

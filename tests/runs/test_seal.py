@@ -100,22 +100,21 @@ def test_an_unfinished_run_may_grow_and_its_sealed_lines_may_not_change(unfinish
     assert [record["loss"] for record in unfinished.metrics()] == [2.5, 2.0]
 
 
-def test_the_environment_of_an_unfinished_run_may_not_change(unfinished):
+@pytest.mark.parametrize(
+    ("name", "key", "said"),
+    [
+        ("environment.json", '"torch"', r"sealed with: environment.json changed; restore"),
+        ("config.json", '"seed"', r"config\.json' changed since the run was sealed"),
+    ],
+)
+def test_a_small_file_of_an_unfinished_run_may_not_change(unfinished, name, key, said):
     """A flipped bit in a key leaves valid JSON. `make stress` found that reports showed such an environment without a
-    warning."""
+    warning. A run with another configuration cannot be opened, so no command continues it."""
     assert "versions" in unfinished.environment
-    path = unfinished.path / "environment.json"
-    path.write_text(path.read_text().replace('"torch"', '"toRch"'))
-    with pytest.raises(InputError, match=r"sealed with: environment.json changed; restore"):
-        _ = unfinished.environment
-
-
-def test_a_sealed_configuration_that_changed_is_refused_by_its_name(unfinished):
-    """Criterion: the run cannot be opened, so no command continues it, and the message names the file."""
-    config = unfinished.path / "config.json"
-    config.write_text(config.read_text().replace('"seed"', '"sead"'))
-    with pytest.raises(InputError, match=r"config\.json' changed since the run was sealed"):
-        RunFolder.open(unfinished.path)
+    path = unfinished.path / name
+    path.write_text(path.read_text().replace(key, key.upper()))
+    with pytest.raises(InputError, match=said):
+        _ = RunFolder.open(unfinished.path).environment
 
 
 def change_a_digit(path):
@@ -190,23 +189,21 @@ def test_what_others_append_during_a_run_is_set_aside(tmp_path):
     assert '"step": 9' in (run.path / "metrics.jsonl.damaged").read_text()
 
 
-def test_changed_metrics_of_an_unfinished_run_are_set_aside(unfinished):
-    path = unfinished.path / "metrics.jsonl"
-    changed = path.read_text().replace("2.25", "2.26")
-    path.write_text(changed)
-    assert set_damage_aside(unfinished) == ["metrics.jsonl: its content changed; it is kept as metrics.jsonl.damaged"]
-    assert unfinished.metrics() == []
-    assert (unfinished.path / "metrics.jsonl.damaged").read_text() == changed
-
-
 @pytest.mark.parametrize("name", ["summary.json", "environment.json"])
-def test_a_changed_file_that_can_be_made_anew_is_set_aside(study, name):
+def test_a_changed_file_is_set_aside_so_that_it_is_made_anew(study, unfinished, name):
+    """Criterion: of a finished run, and the metrics of an unfinished one, whose content is kept."""
     run = RunFolder.open(study.parent / "runs" / "gated-1")
     change_a_byte(run.path / name)
     (line,) = set_damage_aside(run)
     assert f"it is kept as {name}.damaged" in line
     assert not run.altered()
     assert set_damage_aside(run) == []
+    path = unfinished.path / "metrics.jsonl"
+    changed = path.read_text().replace("2.25", "2.26")
+    path.write_text(changed)
+    assert set_damage_aside(unfinished) == ["metrics.jsonl: its content changed; it is kept as metrics.jsonl.damaged"]
+    assert unfinished.metrics() == []
+    assert (unfinished.path / "metrics.jsonl.damaged").read_text() == changed
 
 
 def test_samples_and_probes_are_sealed_and_those_of_earlier_versions_are_read(study):
@@ -238,15 +235,12 @@ def test_a_changed_plan_of_a_study_is_refused_and_hides_no_other_study(study):
     assert StudyRecord.read(study).finished == 4
 
 
-def test_an_older_run_without_a_seal_is_read(study):
+def test_an_older_run_without_a_seal_and_a_copied_one_are_read(study):
+    shutil.copytree(study.parent, study.parent.with_name("copied"))
+    assert StudyRecord.read(study.parent.with_name("copied") / "tried-smoke").finished == 4
     for path in study.parent.rglob(SEAL):
         path.unlink()
     assert StudyRecord.read(study).finished == 4
-
-
-def test_a_copied_run_keeps_its_seal(study):
-    shutil.copytree(study.parent, study.parent.with_name("copied"))
-    assert StudyRecord.read(study.parent.with_name("copied") / "tried-smoke").finished == 4
 
 
 def test_a_record_with_a_changed_number_is_refused(study):

@@ -91,23 +91,27 @@ def test_the_row_that_keeps_its_size_need_not_be_the_baseline():
     assert all(abs(n_parameters(config.model) / target - 1) <= TOLERANCE for config in rows.values())
 
 
-def test_a_model_that_cannot_be_resized_is_named():
-    with pytest.raises(InputError, match="field must be d_ff or d_model, got 'n_layers'"):
-        match_parameters(SIZES["tiny"], 1000, field="n_layers")
-    with pytest.raises(InputError, match=r"d_ff must make 1,000 parameters within 0.1%"):
-        match_parameters(SIZES["tiny"], 1000)
+SMALL = language("smoke", n_steps=2, warmup_steps=0, d_ff=64)
+ITRSA = SIZES["itrsa"]
 
 
-def test_a_budget_that_whole_steps_cannot_meet_is_refused():
-    """Criterion: 2 steps of a small model cost less than one of a large one, and the table would say equal FLOPs."""
-    small = language("smoke", n_steps=2, warmup_steps=0, d_ff=64)
-    configs = {"small": small, "large": small.replace(d_ff=1024)}
-    with pytest.raises(InputError, match=r"^n_steps must let 'large' meet the budget 'flops' within 5%, .* off; give"):
-        balanced(configs, "small", "flops", lambda row: 1.0)
-
-
-def test_a_model_whose_parameters_do_not_depend_on_the_field_is_not_resized():
-    model = SIZES["itrsa"]
-    assert match_parameters(model.replace(d_ff=999), n_parameters(model)).d_ff == 999
-    with pytest.raises(InputError, match=r"^resize must be d_model for a model of family 'itrsa', .* got 'd_ff'"):
-        match_parameters(model, n_parameters(model) + 1000)
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: match_parameters(SIZES["tiny"], 1000, field="n_layers"), "field must be d_ff or d_model, got 'n_lay"),
+        (lambda: match_parameters(SIZES["tiny"], 1000), r"d_ff must make 1,000 parameters within 0.1%"),
+        # 2 steps of a small model cost less than one of a large one, and the table would say equal FLOPs
+        (
+            lambda: balanced({"small": SMALL, "large": SMALL.replace(d_ff=1024)}, "small", "flops", lambda row: 1.0),
+            r"^n_steps must let 'large' meet the budget 'flops' within 5%, .* off; give",
+        ),
+        (
+            lambda: match_parameters(ITRSA, n_parameters(ITRSA) + 1000),
+            r"^resize must be d_model for a model of family 'itrsa', .* got 'd_ff'",
+        ),
+    ],
+)
+def test_a_budget_that_cannot_be_met_is_refused(ask, message):
+    with pytest.raises(InputError, match=message):
+        ask()
+    assert match_parameters(ITRSA.replace(d_ff=999), n_parameters(ITRSA)).d_ff == 999  # nothing is to be resized

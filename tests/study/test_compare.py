@@ -2,6 +2,7 @@
 page."""
 
 import json
+import multiprocessing
 import os
 import shlex
 import shutil
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,21 +51,32 @@ def words_of(base: TrainConfig, out: Path, *more: str) -> list[str]:
     return ["compare", *more, *options, f"--out={out}", "--device=cpu"]
 
 
+def verdict_on(record: StudyRecord) -> dict[str, str]:
+    return {line.subject: line.text for line in JudgedStudy(record).verdict()}
+
+
+def of_python(base: TrainConfig) -> dict[str, Any]:
+    """Return the settings of a short comparison from Python."""
+    sizes = {"recipe": "laptop", "corpus": base.task.corpus, "d_model": 16, "n_layers": 1, "n_steps": 6}
+    return sizes | {"eval_batches": 1, "device": "cpu", "seeds": 2, "workers": 2}
+
+
 def written(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+First = tuple[Path, subprocess.CompletedProcess]
+
+
 @pytest.fixture(scope="module")
-def first(base: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess]:
+def first(base: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> First:
     """Compare two presets and the control with two seeds in a folder whose name needs quoting."""
     out = tmp_path_factory.mktemp("study") / "my comparison"
     words = words_of(base, out, "standard", "coupled-euler", "--seeds", "0", "1")
     return out, subprocess.run([ATTRACTOR, *words], capture_output=True, text=True, timeout=120, cwd=out.parent)
 
 
-def test_the_command_ends_with_table_verdict_and_the_page_alone_on_its_last_line(
-    first: tuple[Path, subprocess.CompletedProcess],
-) -> None:
+def test_the_command_ends_with_table_verdict_and_the_page_alone_on_its_last_line(first: First) -> None:
     """Criterion: the command exits with 0 and an empty standard error. Each preset and the control has a row in the
     requested order, the verdict begins with the sensitivity, and the last line is only the path."""
     out, done = first
@@ -86,9 +99,7 @@ def test_the_command_ends_with_table_verdict_and_the_page_alone_on_its_last_line
     assert all(len(line) <= 100 for line in lines[heading : heading + 5])
 
 
-def test_its_folder_has_all_files_of_a_study_and_no_file_is_outside(
-    first: tuple[Path, subprocess.CompletedProcess], tmp_path: Path
-) -> None:
+def test_its_folder_has_all_files_of_a_study_and_no_file_is_outside(first: First, tmp_path: Path) -> None:
     """Criterion: a copy of the folder gives the same record and the same tables. The page loads nothing from another
     address, and contains the command that writes it again."""
     out, _ = first
@@ -100,9 +111,7 @@ def test_its_folder_has_all_files_of_a_study_and_no_file_is_outside(
     assert record == StudyRecord.read(out)
     assert (record.finished, record.design.scale, record.design.claims) == (6, "own", ())
     stored = StudyRecord.from_dict(json.loads((out / "record.json").read_text()))
-    assert [line.text for line in JudgedStudy(stored).verdict()] == [
-        line.text for line in JudgedStudy(record).verdict()
-    ]
+    assert verdict_on(stored) == verdict_on(record)
     assert str(out.parent) not in (out / "study.json").read_text().replace(record.design.command, "")
     page = (out / "report.html").read_text()
     assert " src=" not in page.replace('src="data:', "")
@@ -113,8 +122,7 @@ def test_its_folder_has_all_files_of_a_study_and_no_file_is_outside(
 def test_a_pilot_gives_each_row_its_best_rate_and_judges_none(base: TrainConfig, tmp_path: Path) -> None:
     """Criterion: of a rate that learns nothing, one that learns and one that diverges, every run has the middle one. A
     grid whose best rate is at its edge ends before any run that would be judged."""
-    settings = {"recipe": "laptop", "corpus": base.task.corpus, "d_model": 16, "n_layers": 1, "n_steps": 6}
-    settings |= {"eval_batches": 1, "device": "cpu", "seeds": 2, "workers": 2}
+    settings = of_python(base)
     study = attractor.compare("standard", lr=(1e-9, 1e-2, 1e3), out=tmp_path / "tried", **settings)
     assert {run.config.lr for run in study.runs} == {1e-2}
     assert {run.config.seed for run in study.runs} == {0, 1}
@@ -129,9 +137,7 @@ def test_a_pilot_gives_each_row_its_best_rate_and_judges_none(base: TrainConfig,
         attractor.compare("standard", match="parameter", **settings)
 
 
-def test_every_run_is_a_folder_of_one_mechanism_and_one_seed(
-    first: tuple[Path, subprocess.CompletedProcess],
-) -> None:
+def test_every_run_is_a_folder_of_one_mechanism_and_one_seed(first: First) -> None:
     runs = find_runs(first[0])
     labels = ("coupled-euler", "standard", "uniform")
     found = sorted((run.config["label"], run.config["seed"]) for run in runs)
@@ -141,9 +147,7 @@ def test_every_run_is_a_folder_of_one_mechanism_and_one_seed(
 
 
 @pytest.mark.slow
-def test_the_same_command_again_trains_nothing_and_reports_it(
-    base: TrainConfig, first: tuple[Path, subprocess.CompletedProcess]
-) -> None:
+def test_the_same_command_again_trains_nothing_and_reports_it(base: TrainConfig, first: First) -> None:
     out, done = first
     before = written(out)
     words = words_of(base, out, "standard", "coupled-euler", "--seeds", "0", "1")
@@ -160,8 +164,8 @@ def test_the_same_command_again_trains_nothing_and_reports_it(
     assert said[-len(rest[table:]) :] == rest[table:], "the same table and verdict"
 
 
-def asked(base: TrainConfig, *presets: str, seeds: tuple[int, ...] = (0, 1)) -> Study:
-    return comparison("tried", presets, seeds, base, base.build_task())
+def asked(base: TrainConfig, *presets: str, seeds: tuple[int, ...] = (0, 1), **more: Any) -> Study:
+    return comparison("tried", presets, seeds, base, base.build_task(), **more)
 
 
 def planned(study: Study, root: Path) -> Planned:
@@ -196,9 +200,8 @@ def test_whole_pairs_come_as_early_as_possible_and_the_control_is_always_include
     base: TrainConfig, tmp_path: Path
 ) -> None:
     jobs = planned(asked(base, "standard", "gated", seeds=(3, 5)), tmp_path).jobs
-    assert [job.name for job in jobs] == [
-        f"{label} seed {seed}" for seed in (3, 5) for label in ("standard", "gated", "uniform")
-    ]
+    rows = ("standard", "gated", "uniform")
+    assert [job.name for job in jobs] == [f"{label} seed {seed}" for seed in (3, 5) for label in rows]
     study = asked(base, "gated", "uniform", "mla")
     assert study.axes(SCALE)[0].labels == ("gated", "uniform", "mla")
     assert study.design(SCALE, (0,), "").control == "uniform"
@@ -231,15 +234,7 @@ def test_a_model_that_cannot_be_halved_has_twice_the_width(base: TrainConfig) ->
 def test_a_thorough_comparison_resumes_and_is_the_same_from_python(base: TrainConfig, tmp_path: Path) -> None:
     """Criterion: after a first run without legs, the thorough one trains what is missing and says what it takes; the
     loaded folder, its record and the JSON of the command agree on every leg; a second time nothing is trained."""
-    settings = {
-        "recipe": "laptop",
-        "corpus": base.task.corpus,
-        "d_model": 16,
-        "n_heads": 2,
-        "n_layers": 1,
-        "n_steps": 6,
-    }
-    settings |= {"eval_batches": 1, "device": "cpu", "seeds": 2, "workers": 2, "out": tmp_path / "tried"}
+    settings = of_python(base) | {"n_heads": 2, "out": tmp_path / "tried"}
     plain = attractor.compare("standard", "gated", **settings)
     assert plain.legs == []
     study = attractor.compare("standard", "gated", thorough=True, **settings)
@@ -266,25 +261,21 @@ def test_a_larger_vocabulary_than_the_task_demands_is_kept(base: TrainConfig, tm
 
 
 @pytest.mark.parametrize(
-    ("presets", "seeds", "message"),
+    ("presets", "more", "message"),
     [
-        ((), (0,), "mechanisms must be at least one name"),
-        (("uniform", "gated"), (0,), "mechanisms must be led by the baseline, which the control cannot be"),
-        (("gated", "gated"), (0,), "mechanisms must be without repetition, got 'gated gated'"),
-        (("gated",), (), "seeds must be at least one"),
-        (("gated",), (1, 2, 1), "seeds must be without repetition, got '1 2 1'"),
+        ((), {}, "mechanisms must be at least one name"),
+        (("uniform", "gated"), {}, "mechanisms must be led by the baseline, which the control cannot be"),
+        (("gated", "gated"), {}, "mechanisms must be without repetition, got 'gated gated'"),
+        (("gated",), {"seeds": ()}, "seeds must be at least one"),
+        (("gated",), {"seeds": (1, 2, 1)}, "seeds must be without repetition, got '1 2 1'"),
+        (("gated",), {"margin": 0.0}, "margin must be above 0, got 0"),
     ],
 )
-def test_a_comparison_of_fewer_than_two_mechanisms_is_refused(
-    base: TrainConfig, presets: tuple[str, ...], seeds: tuple[int, ...], message: str
+def test_a_comparison_that_makes_no_sense_is_refused(
+    base: TrainConfig, presets: tuple[str, ...], more: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        asked(base, *presets, seeds=seeds)
-
-
-def test_the_smallest_difference_that_matters_must_be_above_zero(base: TrainConfig) -> None:
-    with pytest.raises(InputError, match="margin must be above 0, got 0"):
-        comparison("tried", ("standard",), (0,), base, base.build_task(), margin=0.0)
+        asked(base, *presets, **more)
 
 
 def test_workers_share_the_cores_and_there_is_at_least_one() -> None:
@@ -318,7 +309,7 @@ def damage_every_checkpoint(run: Path) -> None:
 
 
 def test_a_run_that_fails_is_reported_and_does_not_stop_the_rest(
-    base: TrainConfig, first: tuple[Path, subprocess.CompletedProcess], tmp_path: Path
+    base: TrainConfig, first: First, tmp_path: Path
 ) -> None:
     """Criterion: of three unfinished runs, one has no intact checkpoint and another lost its newest. The first is named
     with the reason and is missing from the table. The damage of the second is named, and both others are finished."""
@@ -339,14 +330,9 @@ def test_a_run_that_fails_is_reported_and_does_not_stop_the_rest(
     assert "step-00000012/model.safetensors' does not have the content" in damage
     assert not (broken / "summary.json").exists()
     for run in (torn, whole):
-        before = RunFolder.open(first[0] / "runs" / run.name).summary()
-        after = RunFolder.open(run).summary()
-        assert before is not None
-        assert after is not None
+        before, after = (RunFolder.open(path).summary() or {} for path in (first[0] / "runs" / run.name, run))
         assert after["valid_loss"] == before["valid_loss"]
-    assert "one pair has no interval" in next(
-        line.text for line in JudgedStudy(record).verdict() if line.subject == "coupled-euler"
-    )
+    assert "one pair has no interval" in verdict_on(record)["coupled-euler"]
 
 
 def test_mechanisms_within_another_family_are_compared_under_its_name(base: TrainConfig, tmp_path: Path) -> None:
@@ -355,9 +341,7 @@ def test_mechanisms_within_another_family_are_compared_under_its_name(base: Trai
     assert "fast-slow" in record.design.title
     labels = [cell.config["label"] for cell in record.cells]
     assert labels == ["fast-slow", "fast-slow gated", "fast-slow uniform"]
-    assert "one pair has no interval" in next(
-        line.text for line in JudgedStudy(record).verdict() if line.subject == "gated"
-    )
+    assert "one pair has no interval" in verdict_on(record)["gated"]
 
 
 def test_a_process_that_dies_silently_is_reported(base: TrainConfig, tmp_path: Path) -> None:
@@ -365,8 +349,6 @@ def test_a_process_that_dies_silently_is_reported(base: TrainConfig, tmp_path: P
     job = Job(base.replace(n_steps=100_000, eval_every=100_000, attention="gated"), tmp_path / "run")
 
     def kill(running: list[Job], ended: list[Job]) -> None:
-        import multiprocessing
-
         if running and (job.path / "metrics.jsonl").exists():
             for process in multiprocessing.active_children():
                 process.kill()

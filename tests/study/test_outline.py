@@ -10,7 +10,7 @@ from attractor.errors import InputError
 from attractor.runs.machine import is_tracked
 from attractor.study import load_study
 from attractor.study.outline import outline_of
-from in_process import command_in_process
+from in_process import Command, assert_refused
 
 STUDIES = list(five_papers.STUDIES.values())
 TRAP = """
@@ -42,18 +42,19 @@ def test_an_outline_agrees_with_the_study(file: Path) -> None:
 def test_every_form_of_a_study_is_listed(line: str, title: str, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(line)
     assert outline_of(tmp_path / "own.py").title == title
+    for text in ("STUDY = 3", "", "\0"):
+        (tmp_path / "own.py").write_text(text)
+        with pytest.raises(InputError, match="mend or remove it"):
+            outline_of(tmp_path / "own.py")
 
 
-def test_a_list_executes_nothing_and_one_damaged_file_hides_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_list_executes_nothing_and_one_damaged_file_hides_no_other(attractor: Command, tmp_path: Path) -> None:
     folder = tmp_path / "others"
     folder.mkdir()
     (folder / "trap.py").write_text(TRAP)
     (folder / "a-damaged.py").write_text("STUDY = (\n")
     (folder / "b-empty.py").write_text("x = 1\n")
-    code, said, _ = command_in_process(monkeypatch, capsys)("study", "list", "others")
+    code, said, _ = attractor("study", "list", "others")
     assert code == 0
     assert not (tmp_path / "executed").exists()
     assert "others/trap.py: A trap" in said
@@ -62,32 +63,19 @@ def test_a_list_executes_nothing_and_one_damaged_file_hides_no_other(
     assert "'others/b-empty.py' must define STUDY" in said
 
 
-def test_code_outside_of_a_repository_is_announced_before_it_is_executed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_code_outside_of_a_repository_is_announced_before_it_is_executed(attractor: Command, tmp_path: Path) -> None:
     (tmp_path / "trap.py").write_text(TRAP)
     for words in (["init", "--quiet"], ["add", "trap.py"]):  # what a stranger's repository tracks is no better
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    code, said, error = command_in_process(monkeypatch, capsys)("study", "plan", "trap.py")
+    code, said, error = attractor("study", "plan", "trap.py")
     assert code == 2
     assert "'trap.py' is Python code from outside of attractor's repository, and is executed now" in said
     assert (tmp_path / "executed").exists()
     assert error.count("\n") == 1
     (tmp_path / "notes.txt").write_text("")
-    code, said, error = command_in_process(monkeypatch, capsys)("study", "plan", "notes.txt")
-    assert (code, said) == (2, "")
-    assert "study must be a Python file" in error
+    assert_refused(attractor("study", "plan", "notes.txt"), "study must be a Python file")
 
 
 @pytest.mark.skipif(not is_tracked(Path(__file__)), reason="needs a checkout by git")
 def test_a_study_of_this_repository_is_not_announced() -> None:
-    assert is_tracked(STUDIES[0])
-    assert not is_tracked(Path("/nowhere/study.py"))
-
-
-@pytest.mark.parametrize("text", ["STUDY = 3", "", "\0"])
-def test_a_file_that_is_not_a_study_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "x.py").write_text(text)
-    with pytest.raises(InputError, match="mend or remove it"):
-        outline_of(tmp_path / "x.py")
+    assert [is_tracked(file) for file in (STUDIES[0], Path("/nowhere/study.py"))] == [True, False]

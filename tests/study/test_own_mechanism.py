@@ -27,6 +27,13 @@ assert CODE is not None
 CODE = CODE.group(1)
 
 
+def attractor(folder: Path, *words: str) -> tuple[int, str]:
+    """Run the command in a process of its own, since a class of a file would stay in this one."""
+    command = [sys.executable, "-c", "from attractor.cli import main; main()", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout + done.stderr
+
+
 @pytest.fixture
 def file(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -95,22 +102,16 @@ def test_a_file_that_was_changed_after_its_study_began_stops_the_run(file: Path)
         pickle.loads(sent)
 
 
-def test_a_name_of_attractor_is_refused(file: Path) -> None:
-    """In a process of its own, since the class would stay in this one."""
+def test_a_name_of_attractor_and_an_error_are_one_line_with_the_place(file: Path) -> None:
     file.write_text(CODE.replace("Turn(", "Phase(").replace("config: Turn", "config: Phase"))
     code, said = attractor(file.parent, "study", "plan", file.name)
     assert code == 2
     assert "must be one that no other stage has, since runs are stored with it, got 'Phase'; rename the class" in said
-
-
-def test_an_error_of_the_mechanism_is_one_line_with_its_place(file: Path) -> None:
     file.write_text(CODE.replace("layout.n_queries", "layout.n_query"))
     line = 1 + CODE[: CODE.index("layout.n_queries")].count("\n")
     code, said = attractor(file.parent, "study", "plan", file.name)
-    assert code == 2
     place = f"study file '{file}' line {line} fails: AttributeError: 'HeadLayout' object has no attribute 'n_query'"
-    assert f"error: {place}; mend that line\n" in said
-    assert "Traceback" not in said
+    assert (code, f"error: {place}; mend that line\n" in said, "Traceback" in said) == (2, True, False)
 
 
 def test_a_run_that_fails_in_the_mechanism_names_the_line(file: Path, tmp_path: Path) -> None:
@@ -156,9 +157,3 @@ def test_the_study_of_the_page_runs(file: Path) -> None:
     assert code == 0
     assert f"'{file.name}' is Python code from outside" in said
     assert "def" in said
-
-
-def attractor(folder: Path, *words: str) -> tuple[int, str]:
-    command = [sys.executable, "-c", "from attractor.cli import main; main()", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-    return done.returncode, done.stdout + done.stderr

@@ -161,9 +161,8 @@ def test_a_run_whose_worker_is_killed_continues_from_its_checkpoint(
     failures = launch(jobs, 1, slow, watch, Cluster(max_retries=0))
     assert watch.acted
     assert list(failures) == ["standard seed 0"]
-    assert failures["standard seed 0"].startswith(
-        "its worker ended 1 times before the run was finished (WorkerCrashedError)"
-    )
+    why = "its worker ended 1 times before the run was finished (WorkerCrashedError)"
+    assert failures["standard seed 0"].startswith(why)
     assert newest_intact(tmp_path / "run" / "checkpoints", print) is not None
     watch = Watch(at_step=65, act=kill)
     assert launch(jobs, 1, slow, watch) == {}
@@ -366,9 +365,8 @@ def test_ctrl_c_makes_every_run_save_itself(ray: Any, base: TrainConfig, tmp_pat
     try:
         runs = [tmp_path / "out" / f"run{seed}" for seed in range(2)]
         deadline = time.monotonic() + WITHIN
-        while (
-            sum(path.stat().st_size > 0 for path in (scratch if away else tmp_path / "out").glob("*/metrics.jsonl")) < 2
-        ):
+        place = scratch if away else tmp_path / "out"
+        while sum(path.stat().st_size > 0 for path in place.glob("*/metrics.jsonl")) < 2:
             assert driver.poll() is None, driver.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -378,9 +376,8 @@ def test_ctrl_c_makes_every_run_save_itself(ray: Any, base: TrainConfig, tmp_pat
         driver.kill()
     assert driver.returncode == 130, said
     (line,) = said.splitlines()
-    assert line.startswith(
-        "interrupted: 0 of 2 runs ended; under way: 2, of these with a checkpoint: 2. Resume with the same command"
-    )
+    under_way = "under way: 2, of these with a checkpoint: 2. Resume with the same command"
+    assert line.startswith(f"interrupted: 0 of 2 runs ended; {under_way}")
     for run in runs:
         saved = newest_intact(run / "checkpoints", print)
         assert saved is not None
@@ -391,12 +388,9 @@ def test_ctrl_c_makes_every_run_save_itself(ray: Any, base: TrainConfig, tmp_pat
 
 
 def test_a_machine_holds_as_many_runs_as_its_scarcest_resource() -> None:
-    assert fit({"CPU": 16.0, "GPU": 2.0}, 4, 1) == 2
-    assert fit({"CPU": 16.0, "GPU": 2.0}, 4, 0) == 4
-    assert fit({"CPU": 64.0, "GPU": 1.0}, 1, 0.1) == 10
-    assert fit({"CPU": 4.0, "GPU": 8.0}, 2, 2) == 2
-    assert fit({"CPU": 4.0}, 2, 1) == 0
-    assert fit({}, 1, 0) == 0
+    two = {"CPU": 16.0, "GPU": 2.0}
+    asked = [(two, 4, 1), (two, 4, 0), ({"CPU": 64.0, "GPU": 1.0}, 1, 0.1), ({"CPU": 4.0, "GPU": 8.0}, 2, 2)]
+    assert [fit(*case) for case in [*asked, ({"CPU": 4.0}, 2, 1), ({}, 1, 0)]] == [2, 4, 10, 2, 0, 0]
 
 
 def test_runs_of_a_seed_go_to_machines_of_the_kind_on_which_they_began() -> None:

@@ -1,11 +1,10 @@
 """Loaded results equal the files on disk, and compared results equal those of the command."""
 
-import builtins
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -50,34 +49,26 @@ def altered(run: Path, to: Path, **files: str | None) -> Path:
 
 
 def test_a_loaded_run_has_the_content_of_its_folder(runs: Path) -> None:
+    """Criterion: its metrics are the records as a table, and it prints as one line with its main results."""
     run = loaded_run(runs / "gated-1")
     assert run.config == SMALL.replace(attention="gated", seed=1)
     lines = (runs / "gated-1" / "metrics.jsonl").read_text().splitlines()
     assert run.records == [json.loads(line) for line in lines]
     assert run.summary == json.loads((runs / "gated-1" / "summary.json").read_text())
-    assert run.best_loss == run.summary["best_loss"]
-    assert run.state == "finished"
-
-
-def test_metrics_are_the_records_as_a_table(runs: Path) -> None:
-    run = loaded_run(runs / "gated-0")
-    metrics = run.metrics
-    assert len(metrics) == len(run.records)
-    losses = metrics.dropna(subset="loss").set_index("step").loss
+    assert (run.best_loss, run.state) == (run.summary["best_loss"], "finished")
+    assert len(run.metrics) == len(run.records)
+    losses = run.metrics.dropna(subset="loss").set_index("step").loss
     assert losses.to_dict() == {record["step"]: record["loss"] for record in run.records if "loss" in record}
+    assert "\n" not in repr(run)
+    for part in ("gated", f"{run.n_parameters:,} parameters", "step 6 of 6", "nats/byte", "finished"):
+        assert part in repr(run)
+    assert f"{run.best_loss:.4f}" in repr(run)
 
 
 def test_without_pandas_one_line_names_the_package_and_the_records_are_available(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really = builtins.__import__
-
-    def without_pandas(name: str, *others: Any, **more: Any) -> Any:
-        if name.partition(".")[0] == "pandas":
-            raise ImportError(name)
-        return really(name, *others, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without_pandas)
+    monkeypatch.setitem(sys.modules, "pandas", None)
     run = loaded_run(runs / "gated-0")
     assert run.records
     with pytest.raises(InputError, match=r"^package 'pandas' must be installed .*'\.\[pandas\]', or use \.records$"):
@@ -92,15 +83,6 @@ def test_the_model_has_the_best_weights_and_is_in_evaluation_mode(runs: Path) ->
         torch.testing.assert_close(model.state_dict()[name], weights, rtol=0, atol=0)
     logits, _ = model(torch.zeros(1, 4, dtype=torch.long))
     assert logits.shape == (1, 4, 320)
-
-
-def test_a_run_prints_as_one_line_with_its_main_results(runs: Path) -> None:
-    run = loaded_run(runs / "gated-0")
-    said = repr(run)
-    assert "\n" not in said
-    for part in ("gated", f"{run.n_parameters:,} parameters", "step 6 of 6", "nats/byte", "finished"):
-        assert part in said
-    assert f"{run.best_loss:.4f}" in said
 
 
 def test_the_figure_shows_every_loss_and_rate_of_the_records(runs: Path) -> None:
@@ -142,9 +124,15 @@ def paths(runs: Path) -> list[Path]:
     return [runs / f"{attention}-{seed}" for attention, seeds in ROWS.items() for seed in seeds]
 
 
+@pytest.fixture(scope="module")
+def study(runs: Path) -> StudyResult:
+    return attractor.compare(paths(runs))
+
+
 def test_compared_runs_are_the_study_that_the_command_writes(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Criterion: nothing is written without `out`, and a folder, a record and the runs give the same rows."""
     monkeypatch.chdir(tmp_path)
     study = attractor.compare([paths(runs)[0], loaded_run(paths(runs)[1]), *map(str, paths(runs)[2:])])
     assert not list(tmp_path.iterdir())
@@ -152,15 +140,12 @@ def test_compared_runs_are_the_study_that_the_command_writes(
     assert code == 0, errors
     (written,) = tmp_path.glob("runs/compare-*")
     assert StudyRecord.read(written) == study.record
-    again = attractor.load(written)
-    assert isinstance(again, StudyResult)
-    assert again.rows == study.rows
-    assert again.verdicts == study.verdicts
-    from_record = attractor.load(written / "record.json")
-    assert isinstance(from_record, StudyResult)
-    assert from_record.rows == study.rows
+    for place in (written, written / "record.json"):
+        again = attractor.load(place)
+        assert isinstance(again, StudyResult)
+        assert (again.rows, again.verdicts) == (study.rows, study.verdicts)
     with pytest.raises(InputError, match="load the folder of the study"):
-        _ = from_record.runs
+        _ = again.runs
 
 
 def test_with_out_the_study_and_its_page_are_written(runs: Path, tmp_path: Path) -> None:
@@ -169,8 +154,7 @@ def test_with_out_the_study_and_its_page_are_written(runs: Path, tmp_path: Path)
     assert StudyRecord.read(tmp_path / "study") == study.record
 
 
-def test_the_table_holds_means_intervals_differences_and_costs(runs: Path) -> None:
-    study = attractor.compare(paths(runs))
+def test_the_table_holds_means_intervals_differences_and_costs(runs: Path, study: StudyResult) -> None:
     table = study.table
     assert list(table.index) == ["standard", "gated"]
     perplexities = [loaded_run(runs / f"gated-{seed}").summary["metric"]["value"] for seed in (0, 1)]
@@ -184,8 +168,7 @@ def test_the_table_holds_means_intervals_differences_and_costs(runs: Path) -> No
     assert table.loc["standard", "outcome"] == "baseline"
 
 
-def test_a_study_gives_its_runs_figures_and_html(runs: Path) -> None:
-    study = attractor.compare(paths(runs))
+def test_a_study_gives_its_runs_figures_and_html(runs: Path, study: StudyResult) -> None:
     assert [run.path for run in study.runs] == [path.resolve() for path in paths(runs)]
     assert isinstance(study.plot("differences"), Figure)
     with pytest.raises(InputError, match="unknown figure 'difference'; did you mean 'differences'"):
@@ -245,14 +228,15 @@ def test_a_folder_of_runs_is_a_table_with_its_best_run(runs: Path) -> None:
 
 
 def test_a_path_that_is_neither_run_nor_study_is_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no folder"):
-        attractor.load(tmp_path / "nothing")
-    with pytest.raises(InputError, match=r"holds neither config\.json nor study\.json"):
-        attractor.load(tmp_path)
-    (tmp_path / "study.json").write_text('{"cells": 3}')
-    with pytest.raises(InputError, match="must hold the plan of a study, and is damaged"):
-        attractor.load(tmp_path)
-    with pytest.raises(InputError, match="must be a list of runs"):
-        attractor.compare(str(runs / "gated-0"))
-    with pytest.raises(InputError, match="the list is empty"):
-        attractor.compare([])
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "study.json").write_text('{"cells": 3}')
+    (tmp_path / "empty").mkdir()
+    for ask, argument, message in (
+        (attractor.load, tmp_path / "nothing", "is no folder"),
+        (attractor.load, tmp_path / "empty", r"holds neither config\.json nor study\.json"),
+        (attractor.load, tmp_path / "damaged", "must hold the plan of a study, and is damaged"),
+        (attractor.compare, str(runs / "gated-0"), "must be a list of runs"),
+        (attractor.compare, [], "the list is empty"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ask(argument)  # type: ignore[operator]

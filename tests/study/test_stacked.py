@@ -86,12 +86,11 @@ def assert_same_run(one: Path, other: Path, config: TrainConfig) -> None:
     assert torch.equal(states[0]["random"], states[1]["random"])
     moments, others = (state["optimizer"]["state"] for state in states)
     assert moments.keys() == others.keys()
-    for key in moments:
-        assert {k: (v.shape, v.dtype) for k, v in moments[key].items()} == {
-            k: (v.shape, v.dtype) for k, v in others[key].items()
-        }
-        assert moments[key]["step"] == others[key]["step"]
-        torch.testing.assert_close(moments[key]["exp_avg"], others[key]["exp_avg"], atol=1e-4, rtol=1e-2)
+    for key, moment in moments.items():
+        shapes = [{k: (v.shape, v.dtype) for k, v in of.items()} for of in (moment, others[key])]
+        assert shapes[0] == shapes[1]
+        assert moment["step"] == others[key]["step"]
+        torch.testing.assert_close(moment["exp_avg"], others[key]["exp_avg"], atol=1e-4, rtol=1e-2)
 
 
 @pytest.mark.parametrize("task", ["text", pytest.param("recall", marks=pytest.mark.slow)])
@@ -170,10 +169,8 @@ def stack_of(
 ) -> tuple[Stack, list[Transformer]]:
     models = [config.model.build(seed) for seed in range(3)]
     optimizers = [build_optimizer(model, config) for model in models]
-    bad_steps = [0] * 3
-    return Stack(
-        models, optimizers, nullcontext, config.clip, config.max_bad_steps, bad_steps, traced, compiler
-    ), models
+    given = (nullcontext, config.clip, config.max_bad_steps, [0] * 3, traced, compiler)
+    return Stack(models, optimizers, *given), models
 
 
 def alone(config: TrainConfig, model: Transformer, batch: Batch, accumulation: int) -> float:
@@ -443,14 +440,11 @@ def test_a_stacked_run_is_read_as_any_other_and_marked_as_stacked(text: TrainCon
     assert 0 < sum(summary["wall_seconds"] for summary in summaries) < passed
     for name in ("valid_loss", "best_loss", "accuracy", "metric", "measures", "steps", "tokens", "n_parameters"):
         assert json.dumps(summaries[0][name])[:6] == json.dumps(ordinary[name])[:6]
-    files = {path.relative_to(jobs[0].path).as_posix() for path in jobs[0].path.rglob("*") if path.is_file()}
-    assert files == {
-        p.relative_to(tmp_path / "alone").as_posix() for p in (tmp_path / "alone").rglob("*") if p.is_file()
-    }
-    sizes = [
-        checkpoint.list_checkpoints(path / "checkpoints")[-1].joinpath("optimizer.pt").stat().st_size
-        for path in (jobs[0].path, tmp_path / "alone")
-    ]
+    folders = (jobs[0].path, tmp_path / "alone")
+    files = [{path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} for folder in folders]
+    assert files[0] == files[1]
+    newest = [checkpoint.list_checkpoints(folder / "checkpoints")[-1] for folder in folders]
+    sizes = [(path / "optimizer.pt").stat().st_size for path in newest]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.02), "the moments of one run, not of all"
 
 

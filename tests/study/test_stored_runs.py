@@ -13,36 +13,20 @@ from attractor.report.study_report import write_report
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import StudyRecord
 from attractor.study.stored_runs import compare_runs
-from in_process import Command
+from in_process import Command, assert_refused
 
 
-def stored(
-    path: Path, loss: float | None = 1.6, *, tokens: int = 1000, metric: str = "perplexity", **config: Any
-) -> Path:
+def stored(path: Path, loss: float | None = 1.6, tokens: int = 1000, metric: str = "perplexity", **config: Any) -> Path:
     """Make a run with a given loss; a run whose loss is None has not finished."""
-    fields = {
-        "label": "standard",
-        "seed": 0,
-        "lr": 2e-3,
-        "data": "abc",
-        "task": {"kind": "text", "corpus": "web"},
-    } | config
-    run = RunFolder.create(path, fields)
+    task = {"kind": "text", "corpus": "web"}
+    run = RunFolder.create(path, {"label": "standard", "seed": 0, "lr": 2e-3, "data": "abc", "task": task} | config)
     for step in range(1, 6):
         run.append({"step": step, "tokens": step * tokens // 5, "valid_loss": (loss or 2.0) + 1 / step})
     if loss is not None:
         value = math.exp(loss) if metric == "perplexity" else 0.5
-        run.write_summary(
-            {
-                "metric": {"name": metric, "value": value, "better": "lower"},
-                "valid_loss": loss,
-                "context_gain": 0.3,
-                "n_parameters": 1000,
-                "tokens_per_second": 10.0,
-                "peak_memory_bytes": 10_000_000,
-                "tokens": tokens,
-            }
-        )
+        costs = {"n_parameters": 1000, "tokens_per_second": 10.0, "peak_memory_bytes": 10_000_000, "tokens": tokens}
+        found = {"metric": {"name": metric, "value": value, "better": "lower"}, "valid_loss": loss}
+        run.write_summary(found | {"context_gain": 0.3} | costs)
     return path
 
 
@@ -54,15 +38,6 @@ def seeds(folder: Path, label: str, losses: tuple[float, ...], **config: Any) ->
 def paths(tmp_path: Path) -> list[Path]:
     losses = {"standard": (1.66, 1.68, 1.70), "gated": (1.61, 1.629, 1.651), "uniform": (2.16, 2.18, 2.2)}
     return [path for label, of_label in losses.items() for path in seeds(tmp_path, label, of_label)]
-
-
-def test_a_field_whose_name_ends_with_start_keeps_rows_apart(tmp_path: Path) -> None:
-    paths = [
-        stored(tmp_path / str(seed), seed=seed, model={"attention": {"zero_start": bool(seed)}}, start="a")
-        for seed in (0, 1)
-    ]
-    record, _ = compare_runs(paths, tmp_path / "out", "attractor compare ...")
-    assert len(record.design.rows) == 2
 
 
 def test_runs_that_differ_by_their_seed_are_one_row_and_judged_by_pairs(paths: list[Path], tmp_path: Path) -> None:
@@ -80,17 +55,18 @@ def test_runs_that_differ_by_their_seed_are_one_row_and_judged_by_pairs(paths: l
 
 
 def test_rows_of_one_label_are_named_by_their_differing_fields_or_their_folder(tmp_path: Path) -> None:
-    runs = [stored(tmp_path / "a"), stored(tmp_path / "b", lr=1e-3), stored(tmp_path / "c", label="gated")]
-    assert compare_runs(runs, tmp_path / "one", "")[0].design.rows == (
-        "standard, lr 0.002",
-        "standard, lr 0.001",
-        "gated",
-    )
-    many = [stored(tmp_path / "d"), stored(tmp_path / "e", lr=1e-3, clip=1.0, ema=0.9)]
-    assert compare_runs(many, tmp_path / "two", "")[0].design.rows == ("standard (d)", "standard (e)")
-    twice = [stored(tmp_path / "f"), stored(tmp_path / "g")]  # two runs of one seed have no common mean
-    record, _ = compare_runs(twice, tmp_path / "three", "")
-    assert record.design.rows == ("standard (f)", "standard (g)")
+    """Criterion: two runs of one seed have no common mean, and a field whose name ends with start is one, too."""
+    starts = [{"model": {"attention": {"zero_start": bool(seed)}}, "seed": seed, "start": "a"} for seed in (0, 1)]
+    for number, (fields, names) in enumerate(
+        [
+            (({}, {"lr": 1e-3}, {"label": "gated"}), ("standard, lr 0.002", "standard, lr 0.001", "gated")),
+            (({}, {"lr": 1e-3, "clip": 1.0, "ema": 0.9}), ("standard (1-0)", "standard (1-1)")),
+            (({}, {}), ("standard (2-0)", "standard (2-1)")),
+            (starts, ("standard, zero_start False", "standard, zero_start True")),
+        ]
+    ):
+        runs = [stored(tmp_path / f"{number}-{n}", **of_run) for n, of_run in enumerate(fields)]
+        assert compare_runs(runs, tmp_path / f"out-{number}", "")[0].design.rows == names
 
 
 @pytest.mark.parametrize(
@@ -138,15 +114,8 @@ def test_the_command_takes_run_folders_and_trains_nothing(attractor: Command, pa
     assert page.match("runs/compare-*/report.html")
     assert "gated: better, -0.05" in said
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert (
-        json.loads((page.parent / "record.json").read_text())["design"]["command"]
-        == f"attractor compare {' '.join(names)}"
-    )
-    code, said, _ = attractor("report", str(page.parent), "--formats", "svg")
-    assert code == 0
-    code, _, errors = attractor("compare", *names, "--lr", "1e-3")
-    assert code == 2
-    assert "lr must be left out where run folders are compared" in errors
-    code, _, errors = attractor("compare", names[0], "gated")
-    assert code == 2
-    assert "run must be a folder that exists, and 'gated' does not" in errors
+    written = json.loads((page.parent / "record.json").read_text())
+    assert written["design"]["command"] == f"attractor compare {' '.join(names)}"
+    assert attractor("report", str(page.parent), "--formats", "svg").code == 0
+    assert_refused(attractor("compare", *names, "--lr", "1e-3"), "lr must be left out where run folders are compared")
+    assert_refused(attractor("compare", names[0], "gated"), "run must be a folder that exists, and 'gated' does not")

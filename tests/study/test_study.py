@@ -17,15 +17,9 @@ STUDIES = list(five_papers.STUDIES.values())
 
 
 def study(**changes) -> Study:
-    given = {
-        "title": "A",
-        "question": "B?",
-        "source": "no table",
-        "rows": axis("attention", "standard", "gated"),
-        "baseline": "standard",
-        "scales": {"smoke": Scale(language("smoke"), seeds=(0, 1))},
-    }
-    return Study(**(given | changes))
+    given = {"title": "A", "question": "B?", "source": "no table", "rows": axis("attention", "standard", "gated")}
+    scales = {"smoke": Scale(language("smoke"), seeds=(0, 1))}
+    return Study(**(given | {"baseline": "standard", "scales": scales} | changes))
 
 
 def test_there_is_a_study_for_every_table_of_coupled_qk():

@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,9 @@ from attractor.runs.quantity import PERPLEXITY, Quantity
 from attractor.runs.run_folder import RunFolder
 from attractor.runs.study_record import StudyRecord, training_curve
 from attractor.study import ATTENTION_MAPS, Axis, Scale, Study, axis
-from attractor.study.plan import Conduct, identity_of, key_of, plan_study
+from attractor.study.plan import Conduct, _task_of, identity_of, key_of, plan_study
 from attractor.study.run import run_study
+from attractor.tasks.text import _load
 from attractor.train.config import Runtime, TrainConfig
 
 BASE = TrainConfig().replace(
@@ -49,6 +51,10 @@ def carried_out(study: Study, root: Path, **conduct) -> tuple[StudyRecord, dict[
     return record, failures, said.getvalue()
 
 
+def places_of(record: StudyRecord) -> set[tuple[str, str]]:
+    return {(cell.row, cell.column) for cell in record.cells if cell.outcomes}
+
+
 def losses(record: StudyRecord) -> dict[tuple[str, str], dict[int, float]]:
     return {(cell.row, cell.column): cell.losses for cell in record.cells}
 
@@ -73,9 +79,8 @@ def test_finished_runs_are_shared_skipped_and_kept_when_the_study_is_edited(corp
     assert "by its file or by --seeds: 4 of its earlier runs are not part of it now" in said
     assert losses(after) != losses(first)
     (kept,) = (root / "tried-smoke" / "earlier").glob("*.json")
-    assert {key for cell in json.loads(kept.read_text())["cells"] for key in cell["runs"].values()} == {
-        outcome.key for cell in first.cells for outcome in cell.outcomes
-    }
+    planned = {key for cell in json.loads(kept.read_text())["cells"] for key in cell["runs"].values()}
+    assert planned == {outcome.key for outcome in first.outcomes}
     assert {path: path.stat().st_mtime_ns for path in written} == written
     assert carried_out(study(corpus), root)[0] == first  # the first study again has nothing to run
 
@@ -136,13 +141,10 @@ def test_cells_are_carried_out_by_their_rows_and_columns(corpus, tmp_path):
     grid = study(corpus, seeds=(0,), columns=axis("lr", 1e-3, 2e-3))
     first, _, said = carried_out(grid, tmp_path, rows=("gated",), columns=("0.002",))
     assert "1 of 4 runs" in said
-    assert [(cell.row, cell.column) for cell in first.cells if cell.outcomes] == [("gated", "0.002")]
+    assert places_of(first) == {("gated", "0.002")}
     column, _, said = carried_out(grid, tmp_path, columns=("0.002",))
     assert "1 of 2 runs were finished before" in said
-    assert {(cell.row, cell.column) for cell in column.cells if cell.outcomes} == {
-        ("standard", "0.002"),
-        ("gated", "0.002"),
-    }
+    assert places_of(column) == {("standard", "0.002"), ("gated", "0.002")}
 
 
 def test_chosen_columns_need_no_data_of_other_columns(corpus, tmp_path):
@@ -182,17 +184,24 @@ def test_a_failed_run_is_reported_and_stops_no_other(corpus, tmp_path):
     assert "failed: too fast seed 0" in said
     assert record.cell("too fast").missing == (0,)
     assert record.cell("standard").losses.keys() == {0}
+    with pytest.raises(InputError, match="no run finished"):  # where all fail, there is no report
+        carried_out(wild, tmp_path / "alone", rows=("too fast",))
 
 
-def test_a_study_in_which_all_runs_fail_has_no_report(corpus, tmp_path):
-    wild = study(corpus, "standard", seeds=(0,), base=BASE.replace(max_bad_steps=1, clip=None, lr=1e30, warmup_steps=0))
-    with pytest.raises(InputError, match="no run finished"):
-        carried_out(wild, tmp_path)
+@pytest.fixture
+def tuning(corpus) -> Callable[..., tuple[Study, Study]]:
+    """Return a study of pretraining, and one that goes on from its runs."""
+
+    def of(*rows: str, seeds=(0, 1), of_start=(0, 1)) -> tuple[Study, Study]:
+        before = study(corpus, *rows, name="before", base=BASE.replace(n_steps=4), seeds=of_start)
+        base = BASE.replace(lr=1e-4, n_steps=3)
+        return before, study(corpus, name="after", base=base, seeds=seeds, pretrained=before)
+
+    return of
 
 
-def test_a_fine_tuning_starts_from_the_run_of_its_row_and_seed(corpus, tmp_path):
-    before = study(corpus, name="before", seeds=(0, 1, 2))
-    after = study(corpus, name="after", base=BASE.replace(lr=1e-4, n_steps=3), pretrained=before)
+def test_a_fine_tuning_starts_from_the_run_of_its_row_and_seed(corpus, tuning, tmp_path):
+    _, after = tuning(of_start=(0, 1, 2))
     record, failures, said = carried_out(after, tmp_path)
     assert not failures
     assert "seed 2" not in said  # from which no run starts
@@ -203,10 +212,9 @@ def test_a_fine_tuning_starts_from_the_run_of_its_row_and_seed(corpus, tmp_path)
         assert all(by_seed[seed] < losses(scratch)[place][seed] for seed in (0, 1))
 
 
-def test_a_share_of_a_fine_tuning_study_pretrains_what_it_fine_tunes_and_no_more(corpus, tmp_path):
+def test_a_share_of_a_fine_tuning_study_pretrains_what_it_fine_tunes_and_no_more(tuning, tmp_path):
     """Criterion: two shares carry out each run once, and together those of the undivided study."""
-    before = study(corpus, "standard", "gated", "differential", name="before", base=BASE.replace(n_steps=4))
-    after = study(corpus, name="after", base=BASE.replace(lr=1e-4, n_steps=3), pretrained=before)
+    _, after = tuning("standard", "gated", "differential")
     whole, _, _ = carried_out(after, tmp_path / "whole")
     names = {path.name for path in (tmp_path / "whole" / "runs").iterdir()}
     assert len(names) == 8
@@ -226,32 +234,29 @@ def test_a_share_of_a_fine_tuning_study_pretrains_what_it_fine_tunes_and_no_more
     assert losses(merged) == losses(whole)
 
 
-def test_a_plan_of_fine_tuning_shows_runs_whose_start_has_not_finished(corpus, tmp_path):
-    before = study(corpus, name="before", base=BASE.replace(n_steps=4))
-    after = study(corpus, name="after", base=BASE.replace(lr=1e-4, n_steps=3), pretrained=before)
+def test_a_plan_of_fine_tuning_shows_runs_whose_start_has_not_finished(tuning, tmp_path):
+    _, after = tuning()
     planned = plan_study(after, Conduct(root=tmp_path), RUNTIME)
     assert not planned.jobs
     assert [name for name, _ in planned.waiting] == [job.name for job in planned.before.jobs]
     record, _, _ = carried_out(after, tmp_path, rows=("standard",))
-    assert [cell.row for cell in record.cells if cell.outcomes] == ["standard"]
+    assert places_of(record) == {("standard", "")}
     planned = plan_study(after, Conduct(root=tmp_path), RUNTIME)
     assert [job.name for job in planned.jobs] == ["standard seed 0", "standard seed 1"]
     assert [name for name, _ in planned.waiting] == ["gated seed 0", "gated seed 1"]
 
 
-def test_a_failed_pretraining_stops_no_other_row_and_is_told(corpus, tmp_path):
-    before = study(corpus, name="before", seeds=(0,), base=BASE.replace(n_steps=4))
-    after = study(corpus, name="after", seeds=(0,), base=BASE.replace(lr=1e-4, n_steps=3), pretrained=before)
+def test_a_failed_pretraining_stops_no_other_row_and_is_told(tuning, tmp_path):
+    before, after = tuning(seeds=(0,), of_start=(0,))
     (failing,) = (job for job in plan_study(before, Conduct(root=tmp_path), RUNTIME).jobs if "gated" in job.name)
     RunFolder.create(failing.path, identity_of(failing.config, "training") | {"lr": 0.1})
     record, failures, _ = carried_out(after, tmp_path)
     assert list(failures) == ["gated seed 0"]
-    assert [cell.row for cell in record.cells if cell.outcomes] == ["standard"]
+    assert places_of(record) == {("standard", "")}
 
 
-def test_a_start_without_weights_is_refused_with_a_way_out(corpus, tmp_path):
-    before = study(corpus, name="before", base=BASE.replace(n_steps=4), seeds=(0,))
-    after = study(corpus, name="after", base=BASE.replace(lr=1e-4, n_steps=3), seeds=(0,), pretrained=before)
+def test_a_start_without_weights_is_refused_with_a_way_out(tuning, tmp_path):
+    before, after = tuning(seeds=(0,), of_start=(0,))
     carried_out(after, tmp_path)
     start = plan_study(before, Conduct(root=tmp_path), RUNTIME).jobs[0].path
     shutil.rmtree(start / "checkpoints")
@@ -345,9 +350,8 @@ def test_wall_clock_is_measured_once_so_that_a_resumed_study_is_the_same(corpus,
     planned = plan_study(timed, Conduct(root=tmp_path, part="1/2"), RUNTIME)
     assert [job.config.n_steps for job in planned.jobs] == [6, 3]
     renamed = study(corpus, seeds=(0,), budget="wall", rows=Axis("attention", dict(timed.rows.values)))
-    assert [job.path for job in plan_study(renamed, Conduct(root=tmp_path), RUNTIME).jobs] == [
-        job.path for job in planned.jobs
-    ]
+    again = plan_study(renamed, Conduct(root=tmp_path), RUNTIME)
+    assert [job.path for job in again.jobs] == [job.path for job in planned.jobs]
     edited = study(corpus, seeds=(0,), budget="wall", base=BASE.replace(n_layers=2))
     with pytest.raises(InputError, match=r"part must be 1/1 until the speeds of all rows are measured, and is 1/2"):
         plan_study(edited, Conduct(root=tmp_path, part="1/2"), RUNTIME)
@@ -380,9 +384,8 @@ def test_costs_are_counted_without_data_or_training(tmp_path):
     )  # fmt: skip
     record, _, _ = carried_out(counted, tmp_path)
     found = {cell.row: record.design.quantities[0].value(cell.outcomes[0]) for cell in record.cells}
-    assert found == {
-        name: sum(p.numel() for p in BASE.replace(attention=name).model.build(0).parameters()) for name in found
-    }
+    models = {name: BASE.replace(attention=name).model.build(0) for name in found}
+    assert found == {name: sum(p.numel() for p in model.parameters()) for name, model in models.items()}
 
 
 def test_the_key_contains_all_that_determines_the_run(corpus, tmp_path, monkeypatch):
@@ -394,11 +397,7 @@ def test_the_key_contains_all_that_determines_the_run(corpus, tmp_path, monkeypa
     assert len({key_of(each) for each in [config, *changed]}) == 4
     before = key_of(config)
     Path(corpus).write_text(Path(corpus).read_text() + "1 more\n")
-    from attractor.tasks.text import _load
-
     _load.cache_clear()
-    from attractor.study.plan import _task_of
-
     _task_of.cache_clear()
     assert key_of(config) != before
 

@@ -32,16 +32,10 @@ def test_the_latest_step_is_that_of_the_whole_file_after_every_change(folder: Ru
         append(folder, step, loss=1.0)
         assert latest.read()["step"] == step
     append(folder, 3, valid_loss=2.0)
-    assert latest.read()["step"] == 2
-    with path.open("ab") as file:
-        file.write(b'{"step": 4, "tokens": 4, "lo')
-    assert latest.read()["step"] == 2
-    with path.open("ab") as file:
-        file.write(b'ss": 1.0}\n')
-    assert latest.read()["step"] == 4
-    with path.open("ab") as file:
-        file.write(b"damaged\n")
-    assert latest.read()["step"] == 4
+    for added, step in ((b"", 2), (b'{"step": 4, "tokens": 4, "lo', 2), (b'ss": 1.0}\n', 4), (b"damaged\n", 4)):
+        with path.open("ab") as file:
+            file.write(added)
+        assert latest.read()["step"] == step
     path.write_bytes(path.read_bytes().replace(b"damaged\n", b""))
     folder.keep_until(1)
     assert latest.read()["step"] == 1

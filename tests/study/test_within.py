@@ -19,7 +19,7 @@ from attractor.study.launch import Job
 from attractor.study.plan import Conduct, Planned, plan_study, write_plan
 from attractor.study.within import UntilDecided, seconds_of_plan, seeds_that_fit, stored_plan
 from attractor.train.config import Runtime, TrainConfig
-from in_process import command_in_process
+from in_process import Command
 
 RUNTIME = Runtime(device="cpu", threads=1)
 SEEDS = tuple(range(3, 11))
@@ -31,9 +31,8 @@ FOREVER = time.monotonic() + 1e6
 def planned(base: TrainConfig, tmp_path: Path) -> Planned:
     study = comparison("tried", ("standard", "gated", "differential"), SEEDS, base, base.build_task(), margin=0.004)
     study = replace(study, looks=tuple(range(2, len(SEEDS) + 1)))
-    made = plan_study(
-        study, Conduct(scale=SCALE, root=tmp_path, folder=tmp_path / "out", command="attractor compare"), RUNTIME
-    )
+    conduct = Conduct(scale=SCALE, root=tmp_path, folder=tmp_path / "out", command="attractor compare")
+    made = plan_study(study, conduct, RUNTIME)
     write_plan(made)
     return made
 
@@ -161,14 +160,12 @@ def test_a_folder_with_another_plan_is_refused(planned: Planned, changes: Mappin
 
 @pytest.mark.slow
 def test_the_command_times_trains_and_answers_and_repeated_trains_nothing(
-    base: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    attractor: Command, base: TrainConfig
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     names = ("d_model", "n_heads", "n_layers", "d_ff", "corpus", "n_steps", "warmup_steps", "batch_size", "seq_len")
     settings = vars(base.model) | vars(base.task) | vars(base)
     options = [f"--{name.replace('_', '-')}={settings[name]}" for name in names]
     words = ["compare", "standard", "gated", "--within=1h", "--seeds", "0", "1", "--workers=2", "--device=cpu"]
-    attractor = command_in_process(monkeypatch, capsys)
     code, out, _ = attractor(*words, *options)
     page = Path(out.splitlines()[-1])
     assert code == 0

@@ -26,6 +26,7 @@ def test_one_value_has_no_interval():
     interval = mean_interval([2.0])
     assert (interval.mean, interval.low, interval.high, interval.half_width) == (2.0, None, None, None)
     assert not interval.excludes_zero
+    assert summary([3.0]).standard_deviation is None
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -34,6 +35,9 @@ def test_a_value_that_is_not_finite_shows_no_difference(bad):
     assert math.isnan(interval.mean)
     assert not interval.excludes_zero
     assert math.isnan(mean_interval([bad]).mean)
+    lost = summary({0: 1.0, 1: bad})
+    assert math.isnan(lost.mean)
+    assert math.isnan(lost.standard_deviation)
 
 
 def test_equal_values_have_an_interval_of_width_zero():
@@ -50,13 +54,6 @@ def test_a_summary_is_that_of_numpy_with_or_without_seeds(n):
     assert (found.mean, found.standard_deviation) == pytest.approx((values.mean(), values.std(ddof=1)))
     assert found.n == n
     assert summary(list(values)) == summary(dict(enumerate(values))) == found
-
-
-def test_a_summary_has_no_deviation_where_the_values_determine_none():
-    assert summary([3.0]).standard_deviation is None
-    lost = summary({0: 1.0, 1: math.inf})
-    assert math.isnan(lost.mean)
-    assert math.isnan(lost.standard_deviation)
 
 
 @pytest.mark.parametrize(

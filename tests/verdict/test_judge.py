@@ -1,6 +1,7 @@
 """Verdicts on tables of runs: agreement with other libraries, error rates, designs, looks, and what is refused."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,14 +22,10 @@ def observations(rows, seeded=True, **fields):
     return Observations(runs, "val_loss", seeded, **fields)
 
 
-def draws(rng, n_rows, n_seeds, correlation=0.5, spread=(1.0,), normal=True):
+def draws(rng, n_rows, n_seeds, correlation=0.5, spread=(1.0,)):
     """Return a baseline and rows that share noise between runs of one seed; every second row may spread more."""
-    noise = rng.standard_normal if normal else lambda shape: rng.standard_t(4, shape) / math.sqrt(2)
-    shared, own = noise(n_seeds), noise((n_rows + 1, n_seeds))
-    values = math.sqrt(abs(correlation)) * shared + math.sqrt(1 - abs(correlation)) * own
-    values[0] = (
-        math.copysign(math.sqrt(abs(correlation)), correlation) * shared + math.sqrt(1 - abs(correlation)) * own[0]
-    )
+    shared, own = rng.standard_normal(n_seeds), rng.standard_normal((n_rows + 1, n_seeds))
+    values = math.sqrt(correlation) * shared + math.sqrt(1 - correlation) * own
     values[1:] *= np.resize(spread, n_rows)[:, None]
     return {"baseline": values[0]} | {f"row {n}": row for n, row in enumerate(values[1:], start=1)}
 
@@ -48,12 +45,8 @@ def test_few_rows_agree_with_scipy_and_statsmodels(seeded):
         test = stats.ttest_rel if seeded else lambda a, b: stats.ttest_ind(a, b, equal_var=False)
         tests = [test(row, baseline) for row in rows.values()]
         adjusted = holm({row: each.pvalue for row, each in zip(rows, tests, strict=True)}).values()
-        tost = [
-            ttost_paired(row, baseline, -margin, margin)[0]
-            if seeded
-            else ttost_ind(row, baseline, -margin, margin, usevar="unequal")[0]
-            for row in rows.values()
-        ]
+        equivalence = ttost_paired if seeded else partial(ttost_ind, usevar="unequal")
+        tost = [equivalence(row, baseline, -margin, margin)[0] for row in rows.values()]
         within = holm(dict(zip(rows, tost, strict=True))).values()  # itself held to statsmodels in test_multiplicity.py
         for row, each, p, p_within in zip(rows, tests, adjusted, within, strict=True):
             verdict, interval = verdicts[row], each.confidence_interval()
@@ -126,9 +119,7 @@ def test_one_run_a_row_is_held_against_five_repeats_of_the_baseline():
     low, high = stats.t.interval(0.95, 4, np.mean(repeats), np.std(repeats, ddof=1) * math.sqrt(1 + 1 / 5))
     assert (idea.low, idea.high) == (pytest.approx(3.275 - high), pytest.approx(3.275 - low))
     assert idea.design == "one run a row"
-    assert any(
-        "the best of 37 such rows lies 2.1 sd below the mean by luck alone" in note.lower() for note in verdicts.notes
-    )
+    assert "best of 37 such rows lies 2.1 sd below the mean by luck alone" in " ".join(verdicts.notes)
     few = judge_observations(observations(rows | {"baseline": repeats[:3]}))["idea 5"]
     assert (few.outcome, few.p) == ("undecided", None)
     assert "5 runs of 'baseline' with different seeds are needed" in few.reason
@@ -174,11 +165,8 @@ def test_unplanned_looks_that_dates_show_are_priced():
     """Criterion: pairs that ended on three days are three looks, which a plan of these looks would not be."""
     days = [f"2026-11-0{day}T0{hour}" for hour, day in enumerate((1, 1, 2, 2, 2, 5, 5, 5))]
     baseline, row = [1.0, 1.2, 0.9, 1.1, 1.0, 1.3, 0.8, 1.05], [0.97, 1.12, 0.89, 1.06, 0.99, 1.24, 0.78, 1.0]
-    rows = {
-        name: {seed: ObservedRun(value, date=day) for seed, (value, day) in enumerate(zip(values, days, strict=True))}
-        for name, values in (("baseline", baseline), ("row", row))
-    }
-    table = Observations(rows, "val_loss")
+    runs = [[ObservedRun(value, date=day) for value, day in zip(of, days, strict=True)] for of in (baseline, row)]
+    table = Observations({"baseline": dict(enumerate(runs[0])), "row": dict(enumerate(runs[1]))}, "val_loss")
     verdicts = judge_observations(table)
     (note,) = [note for note in verdicts.notes if "3 days" in note]
     assert "2, 5, 8 pairs" in note
@@ -206,11 +194,8 @@ def test_diverged_and_missing_runs_are_outcomes():
 
 
 def test_ideas_that_were_kept_are_told_to_be_rerun():
-    rows = {
-        "baseline": {0: ObservedRun(1.0, kept=True)},
-        "idea": {0: ObservedRun(0.99, kept=True)},
-        "other": {0: ObservedRun(1.01, kept=False)},
-    }
+    kept = {"baseline": (1.0, True), "idea": (0.99, True), "other": (1.01, False)}
+    rows = {row: {0: ObservedRun(value, kept=is_kept)} for row, (value, is_kept) in kept.items()}
     notes = judge_observations(Observations(rows, "val_bpb", seeded=False)).notes
     assert any("fresh seeds" in note for note in notes)
 

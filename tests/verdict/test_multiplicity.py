@@ -18,11 +18,7 @@ def test_adjusted_values_lie_between_the_plain_ones_and_bonferronis(plain):
         assert p <= adjusted[key] <= min(1.0, len(plain) * p)
     order = sorted(plain, key=lambda key: plain[key])
     assert [adjusted[key] for key in order] == sorted(adjusted.values())
-
-
-@given(p_values)
-def test_adjusted_values_do_not_depend_on_the_order_of_the_table(plain):
-    assert holm(dict(reversed(plain.items()))) == holm(plain)
+    assert holm(dict(reversed(plain.items()))) == adjusted
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -152,9 +152,8 @@ def test_a_diverged_run_leaves_its_row_undecided_and_says_so(value):
     assert f"Not compared: seed 2 (diverged: its last value is {value})." in found.sentence
     assert sum(run.row == "r" for run in recorded) == 2
     assert verdicts_of(race)["s"].n > 2
-    assert [EndedRun.from_dict(json.loads(json.dumps(run.to_dict()))).problem for run in recorded] == [
-        run.problem for run in recorded
-    ]
+    stored = [EndedRun.from_dict(json.loads(json.dumps(run.to_dict()))) for run in recorded]
+    assert [run.problem for run in stored] == [run.problem for run in recorded]
 
 
 def test_a_budget_begins_no_run_that_is_not_expected_to_end_in_time():

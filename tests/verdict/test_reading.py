@@ -194,16 +194,13 @@ def test_curves_costs_and_fates_of_runs_are_kept(tmp_path: Path) -> None:
     )
     run = read_observations([log]).rows["a"][0]
     assert (run.curve, run.seconds) == (((0.0, 10.8258), (1750.0, 3.0)), 180.0)
+    [goes_on] = write(tmp_path, {"b.log": NANO_GPT.format(3) + NANO_GPT.format(2)})  # the later of two values counts
+    assert read_observations([goes_on]).rows["b"][0].curve == ((0.0, 10.9), (250.0, 2.0))
     ideas = read_observations([loop])
     assert not ideas.seeded
     assert [run.kept for _, runs in ideas for run in runs.values()] == [True, True, False, None]
     [run] = [run for _, runs in read_observations([state]) for run in runs.values()]
     assert (run.curve, run.seconds) == (((100.0, 2.0), (200.0, 1.0)), 60.0)
-
-
-def test_the_later_of_two_values_counts_in_a_log_that_goes_on(tmp_path: Path) -> None:
-    [log] = write(tmp_path, {"a.log": NANO_GPT.format(3) + NANO_GPT.format(2)})
-    assert read_observations([log]).rows["a"][0].curve == ((0.0, 10.9), (250.0, 2.0))
 
 
 def events(folder: Path, **scalars: float) -> Path:

@@ -20,12 +20,8 @@ def test_noise_that_seeds_share_does_not_hide_the_gap():
     assert control_gap(worse(0.02), BASELINE).sensitive is True
     assert control_gap(worse(0.02, noise=0.05), BASELINE).sensitive is False
     assert control_gap(worse(-0.02), BASELINE).sensitive is False
-
-
-def test_an_outlying_seed_that_both_rows_share_decides_nothing():
-    outlying = BASELINE | {3: 2.0}
-    control = {seed: loss + 0.1 for seed, loss in outlying.items()} | {0: 1.802}
-    assert control_gap(control, outlying).sensitive is True
+    outlying = BASELINE | {3: 2.0}  # in both rows
+    assert control_gap({s: loss + 0.1 for s, loss in outlying.items()} | {0: 1.802}, outlying).sensitive is True
 
 
 def test_the_gap_must_exceed_the_margin():

@@ -142,14 +142,11 @@ def test_a_row_that_fails_or_diverges_ends_alone() -> None:
     assert {row for row, _ in rows.wanted()} == {BASELINE, CONTROL, "coupled-euler"}
 
 
-def test_a_lost_control_ends_the_comparison_unless_it_has_shown_its_worth() -> None:
-    losses = drawn({}, np.random.default_rng(0))
-    rows = planned()
-    rows.observe(CONTROL, 0, None, "failed")
-    assert not list(rows.wanted())
-    rows = planned()
-    for row in (BASELINE, CONTROL):
-        for seed in (0, 1):
+@pytest.mark.parametrize(("n_before", "wanted"), [(0, set()), (2, {BASELINE, *RIVALS})])
+def test_a_lost_control_ends_the_comparison_unless_it_has_shown_its_worth(n_before: int, wanted: set[str]) -> None:
+    losses, rows = drawn({}, np.random.default_rng(0)), planned()
+    for seed in range(n_before):
+        for row in (BASELINE, CONTROL):
             rows.observe(row, seed, losses[row][seed])
-    rows.observe(CONTROL, 2, None, "failed")
-    assert {row for row, _ in rows.wanted()} == {BASELINE, *RIVALS}
+    rows.observe(CONTROL, n_before, None, "failed")
+    assert {row for row, _ in rows.wanted()} == wanted

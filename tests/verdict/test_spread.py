@@ -63,11 +63,8 @@ def test_values_that_determine_no_test_have_no_p_value(groups):
     assert brown_forsythe(*groups).p is None
 
 
-def test_rounding_is_no_spread():
+def test_rounding_is_no_spread_and_two_values_are_equally_far_from_their_median():
     assert brown_forsythe([0.1, 0.1, 0.3, 0.3], [0.2, 0.2, 0.7, 0.7]).p is None
     assert brown_forsythe([0.3] * 5 + [0.1 + 0.2] * 5, [0.5] * 10).p is None
-
-
-def test_two_values_are_equally_far_from_their_median():
     assert brown_forsythe([0.0, 1.0], [0.0, 5.0, 9.0]).p is None
     assert spread_ratio([0.0, 1.0], [0.0, 5.0, 9.0]).p is not None

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from attractor.errors import InputError, unknown
+from attractor.errors import InputError, require_known
 
 TAPS = {
     "q": "projected queries, B H T K",
@@ -49,8 +49,7 @@ def listening(*names: str) -> bool:
 def capture(*names: str) -> Iterator[Seen]:
     """Record every tensor that passes through the named taps while the block runs."""
     for name in names:
-        if name not in TAPS:
-            raise unknown("tap", name, TAPS, see="attractor.attention.hooks.TAPS describes all")
+        require_known("tap", name, TAPS, see="attractor.attention.hooks.TAPS describes all")
     seen: Seen = {name: [] for name in names}
     _listeners.append(seen)
     try:

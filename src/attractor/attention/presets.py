@@ -25,7 +25,7 @@ from attractor.attention.score.differential import Differential
 from attractor.attention.score.exclusive import Exclusive
 from attractor.attention.score.sinks import Sinks
 from attractor.attention.score.uniform import Uniform
-from attractor.errors import InputError, unknown
+from attractor.errors import InputError, require_known
 
 PRESETS: dict[str, AttentionConfig] = {
     "standard": AttentionConfig(),
@@ -94,8 +94,7 @@ ABOUT_PRESETS = {
 def preset(name: str) -> AttentionConfig:
     """Return the preset of a name, which other values of its fields may follow: `coupled-euler:n_steps=3,dt=0.1`."""
     plain, fields = split_fields(name)
-    if plain not in PRESETS:
-        raise unknown("attention", plain, PRESETS, see="'attractor list' shows all")
+    require_known("attention", plain, PRESETS, see="'attractor list' shows all")
     return PRESETS[plain].replace(**fields)
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 from torch import nn
 
-from attractor.errors import unknown
+from attractor.errors import require_known, unknown
 from attractor.fields import PrintsChanges, later, require_types, stored_fields
 from attractor.files.code import DefinedByPath
 
@@ -85,8 +85,7 @@ class Stage(PrintsChanges, DefinedByPath, ABC):
         chosen = cls.kinds()[kind]
         known = {f.name for f in fields(chosen)}
         for key in values:
-            if key not in known:
-                raise unknown(f"{kind} field", key, known)
+            require_known(f"{kind} field", key, known)
         return chosen(**values)
 
 

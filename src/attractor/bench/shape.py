@@ -11,7 +11,7 @@ from typing import Any
 
 from attractor.attention.named import mechanism as mechanism_named
 from attractor.attention.named import resolved, split_fields
-from attractor.errors import InputError, require, unknown
+from attractor.errors import InputError, require, require_known
 from attractor.models import SIZES, FastSlowConfig, TransformerConfig
 
 SIZED = ("d_model", "n_heads", "n_layers", "d_ff")  # fields that a named size has as well
@@ -45,8 +45,7 @@ ON_CUDA = BenchShape(vocab_size=50_257, n_layers=8, n_tokens=32 * 512)
 
 def shape_of_size(size: str, start: BenchShape) -> BenchShape:
     """Return the shape of the named model; tokens and vocabulary stay as in `start`."""
-    if size not in SIZES:
-        raise unknown("size", size, SIZES, see="'attractor list' shows all")
+    require_known("size", size, SIZES, see="'attractor list' shows all")
     config = SIZES[size]
     if isinstance(config, FastSlowConfig):
         return replace(start, size=size, **{field: getattr(config, field) for field in SIZED if field != "n_layers"})

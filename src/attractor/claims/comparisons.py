@@ -79,28 +79,27 @@ class Compared:
 
 def compare(record: StudyRecord, quantity: Quantity, pair: Pair, control: Control | None = None) -> Compared:
     places = list(zip((pair.of, pair.against), pair.columns, strict=True))
-    numbers = [values(record, quantity, *place) for place in places]
-    missing = next((obstacle for obstacle in numbers if isinstance(obstacle, Obstacle)), None)
-    if missing is not None:
-        return Compared(obstacle=missing)
-    of, against = (by_seed for by_seed in numbers if not isinstance(by_seed, Obstacle))
-    blind, unknown = (
-        next((obstacle for obstacle in obstacles if obstacle is not None), None)
-        for obstacles in zip(
-            *(instrument(record, quantity, column, pair.margin, control) for column in dict.fromkeys(pair.columns)),
-            strict=True,
-        )
-    )
+    of, against = (values(record, quantity, *place) for place in places)
+    if isinstance(of, Obstacle):
+        return Compared(obstacle=of)
+    if isinstance(against, Obstacle):
+        return Compared(obstacle=against)
+    columns = dict.fromkeys(pair.columns)
+    instruments = [instrument(record, quantity, column, pair.margin, control) for column in columns]
     rates = [learning_rate(record, *place) for place in places]
     differing = tuple(rate for rate in rates if rate is not None) if len(set(rates)) > 1 else ()
-    two_devices = seeds_on_two_devices(*(cell_of(record, *place) for place in places))
+    two_devices = seeds_on_two_devices(*(record.cell(*place) for place in places))
     paired = seed_differences(of, against) if of.keys() & against.keys() else {}
     differences = {seed: difference for seed, difference in paired.items() if seed not in two_devices}
     apart = {seed: difference for seed, difference in paired.items() if seed in two_devices}
-    too_little = _too_little([(pair.of, of), (pair.against, against)], differences, len(apart))
-    idle = next(filter(None, (_idle(record, quantity, *place) for place in places)), None)
-    obstacle = blind or too_little or idle or unknown
-    return Compared(differences, obstacle, differing, apart, looks_so_far(record, len(differences)))
+    obstacles = [
+        *(why for why in instruments if why and not why.reason.startswith(SENSITIVITY_UNKNOWN)),
+        _too_little([(pair.of, of), (pair.against, against)], differences, len(apart)),
+        *(_idle(record, quantity, *place) for place in places),
+        *instruments,
+    ]
+    first = next(filter(None, obstacles), None)
+    return Compared(differences, first, differing, apart, looks_so_far(record, len(differences)))
 
 
 def looks_so_far(record: StudyRecord, n: int) -> tuple[int, ...]:
@@ -111,12 +110,12 @@ def looks_so_far(record: StudyRecord, n: int) -> tuple[int, ...]:
     return (*before, n) if before else ()
 
 
-def seeds_on_two_devices(cell: Cell | None, other: Cell | None) -> set[int]:
+def seeds_on_two_devices(cell: Cell, other: Cell) -> set[int]:
     """Return the seeds whose two runs were made on two kinds of device, where the same run rounds in other ways.
 
     A device is a kind and the processor's name. A run that did not record one of these is taken to have that of the
     other run."""
-    ours, theirs = ({o.seed: o.summary for o in some.outcomes} if some else {} for some in (cell, other))
+    ours, theirs = ({outcome.seed: outcome.summary for outcome in some.outcomes} for some in (cell, other))
 
     def differ(seed: int, name: str) -> bool:
         here, there = ours[seed].get(name), theirs[seed].get(name)
@@ -154,16 +153,15 @@ def row_of_equal_runs(record: StudyRecord, row: str, column: str, quantity: Quan
 
 
 def learning_rate(record: StudyRecord, row: str, column: str) -> float | None:
-    cell = cell_of(record, row, column)
-    rate = cell.config.get("lr") if cell else None
+    rate = record.cell(row, column).config.get("lr")
     return None if rate is None else float(rate)
 
 
 def values(record: StudyRecord, quantity: Quantity, row: str, column: str) -> dict[int, float] | Obstacle:
     """Return the quantity of a row's runs by seed. Seeds are sorted, so that the order of runs has no effect."""
     place = f"{row} ({column})" if column else row
-    cell = cell_of(record, row, column)
-    if cell is None or not cell.outcomes:
+    cell = record.cell(row, column)
+    if not cell.outcomes:
         return Obstacle("not run", f"no finished run of {place}")
     if quantity.unit == "nats/byte" and record.loss_unit == "nats/token":
         return Obstacle("unclear", "these runs did not record how many bytes a token has; new runs do")
@@ -172,49 +170,44 @@ def values(record: StudyRecord, quantity: Quantity, row: str, column: str) -> di
 
 def without_a_number(record: StudyRecord, quantity: Quantity, row: str, column: str) -> list[int]:
     """Return the seeds of finished runs without the quantity, which may be runs where it was not finite."""
-    cell = cell_of(record, row, column)
-    return [] if cell is None else sorted({outcome.seed for outcome in cell.outcomes} - cell.by_seed(quantity).keys())
+    cell = record.cell(row, column)
+    return sorted({outcome.seed for outcome in cell.outcomes} - cell.by_seed(quantity).keys())
 
 
 def by_round(record: StudyRecord, quantity: Quantity, of: str, against: str, seed: int) -> list[float]:
     """Return the logarithm of the speed ratio of two rows for every round of one timing; each round times all rows."""
     seconds: list[Sequence[float]] = []
     for row in (of, against):
-        cell = cell_of(record, row, "")
-        timing = next((outcome for outcome in cell.outcomes if outcome.seed == seed), None) if cell else None
-        seconds.append(timing.summary.get(ROUNDS.get(quantity.path, "")) or () if timing else ())
+        timings = {outcome.seed: outcome.summary for outcome in record.cell(row).outcomes}
+        seconds.append(timings.get(seed, {}).get(ROUNDS.get(quantity.path, "")) or ())
     if len(seconds[0]) != len(seconds[1]) or len(seconds[0]) < 2:
         return []
     return [math.log(theirs / ours) for ours, theirs in zip(*seconds, strict=True)]
 
 
-def cell_of(record: StudyRecord, row: str, column: str) -> Cell | None:
-    return next((cell for cell in record.cells if (cell.row, cell.column) == (row, column)), None)
-
-
 def instrument(
     record: StudyRecord, quantity: Quantity, column: str, margin: float = 0.0, control: Control | None = None
-) -> tuple[Obstacle | None, Obstacle | None]:
-    """Return two obstacles, each None where it is absent: the column is not sensitive; its sensitivity is unknown."""
+) -> Obstacle | None:
+    """Return why a column may not tell rows apart: it is not sensitive, or its sensitivity is unknown."""
     if not quantity.needs_context or (record.design.control is None and not quantity.is_loss):
-        return None, None
+        return None
     row, against = (
         (record.design.control, record.design.baseline) if control is None else (control.row, control.against)
     )
     what = "the control" if control is None else f"the control without {control.part} ('{control.row}')"
     unknown = Obstacle("unclear", f"{SENSITIVITY_UNKNOWN}: it takes two seeds or more of {what} and of '{against}'")
     if row is None:
-        return None, unknown
+        return unknown
     loss = quantity if quantity == LOSS_OF_VALIDATION else LOSS  # the first is of tasks whose tokens are no text
     losses, losses_against = (values(record, loss, name, column) for name in (row, against))
     if isinstance(losses, Obstacle) or isinstance(losses_against, Obstacle):
-        return None, unknown
+        return unknown
     # A margin in another unit than the loss cannot bound the control's loss.
     gap = control_gap(losses, losses_against, margin if quantity.is_loss else 0.0)
     if gap.sensitive is None or gap.interval is None:
-        return None, unknown
+        return unknown
     if gap.sensitive:
-        return None, None
+        return None
     where = f" in {column}" if column else ""
     bounds = f"{gap.interval.mean:.4f} [{gap.interval.low:.4f}, {gap.interval.high:.4f}]"
     least = f"more than {gap.margin:.2g}" if gap.margin else "more than 0"
@@ -222,7 +215,7 @@ def instrument(
         "unclear",
         f"not sensitive{where}: {what} is worse by {bounds} {record.loss_unit}, and must be shown to be worse by "
         f"{least}; a setting in which it matters more would decide it",
-    ), None
+    )
 
 
 def _too_little(

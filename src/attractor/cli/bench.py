@@ -11,7 +11,7 @@ from tyro.conf import Positional
 
 from attractor.attention.presets import PRESETS
 from attractor.cli.console import answer
-from attractor.errors import RunInterrupted, require, unknown
+from attractor.errors import RunInterrupted, require, require_known
 from attractor.files import prepare_place
 from attractor.train.config import Runtime
 from attractor.train.hardware import resolve_device
@@ -86,8 +86,7 @@ def request_of(args: BenchArguments, device: "torch.device") -> "Request":
             given["n_tokens" if name == "tokens" else name] = value
     shape = replace(shape, **given)
     for precision in args.precision:
-        if precision not in DTYPES:
-            raise unknown("precision", precision, DTYPES)
+        require_known("precision", precision, DTYPES)
     lengths = tuple(dict.fromkeys(args.lengths or LENGTHS))  # each once
     require(args.rounds >= 0, "rounds", "at least 0", args.rounds)
     require(args.decode >= 0, "decode", "at least 0", args.decode)

@@ -14,7 +14,7 @@ from attractor.cli.console import answer, say
 from attractor.cli.definitions import definitions
 from attractor.cli.parsing import refuse_given
 from attractor.cli.study_code import announce_code
-from attractor.errors import InputError, unknown
+from attractor.errors import InputError, require_known
 from attractor.files import prepare_place, write_text
 from attractor.files.code import papers_folder
 from attractor.files.seals import write_sealed
@@ -115,8 +115,7 @@ def claims(args: ClaimsArguments, console: Console) -> None:
     for name in ids:
         if name not in known and name.upper() in known:
             raise InputError(f"claim must be written in capitals, got '{name}'; give {name.upper()}")
-        if name not in known:
-            raise unknown("claim", name, known)
+        require_known("claim", name, known)
     records = find_records(papers, args.root)
     prepare_place(args.write)
     now = datetime.now(UTC).isoformat(timespec="seconds")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from attractor.cli.commands import COMMANDS, FROM_THE_TASK, FURTHER, GROUPS, Option, help_text, options_of, shown
 from attractor.cli.definitions import definitions
-from attractor.errors import unknown
+from attractor.errors import require_known
 
 WIDEST_NAME, NARROWEST = 26, 10  # columns of a name, and of the text beside it
 COMMON = (  # options of training commands that are shown without --help-all
@@ -124,8 +124,7 @@ def start_of(line: Sequence[str]) -> Start:
 
 
 def entry(kind: str, table: Mapping[str, Any], name: str) -> Any:
-    if name not in table:
-        raise unknown(kind, name, table, see="'attractor list' shows all")
+    require_known(kind, name, table, see="'attractor list' shows all")
     return table[name]
 
 

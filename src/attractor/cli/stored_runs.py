@@ -18,7 +18,7 @@ from attractor.cli.console import answer, command_line, say
 from attractor.cli.definitions import definitions
 from attractor.cli.parsing import refuse_file
 from attractor.console import with_prefix
-from attractor.errors import InputError, LeftOutWarning, require, unknown
+from attractor.errors import InputError, LeftOutWarning, require, require_known
 
 if TYPE_CHECKING:
     from attractor.runs.filters import Condition
@@ -183,8 +183,7 @@ def runs_prune(args: RunsPruneArguments, console: Console) -> None:
     from attractor.runs.run_folder import RunFolder
     from attractor.train.checkpoint import remove_checkpoint, superfluous
 
-    if args.keep not in KEPT:
-        raise unknown("keep", args.keep, KEPT)
+    require_known("keep", args.keep, KEPT)
     runs, _, _ = selected(args.folder, args.where)
     removable: dict[Path, list[Path]] = {}
     for run in runs:

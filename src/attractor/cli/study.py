@@ -147,8 +147,7 @@ def study_plan(args: StudyPlanArguments, console: Console) -> None:
 
     attractor study plan papers/coupled_qk/studies/coupling-ablation.py --scale desk
     """
-    from attractor.study.plan import Conduct, plan_study
-    from attractor.study.plan_table import print_runs
+    from attractor.study.plan import Conduct, plan_study, print_runs
     from attractor.study.study import load_study
 
     announce_code(args.file, console)

@@ -48,7 +48,7 @@ from torch import Tensor, nn
 from attractor.control.norms import NORMS
 from attractor.control.rates import HeadRates
 from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads
-from attractor.errors import InputError, unknown
+from attractor.errors import InputError, require_known
 
 
 def gains(view: QueryKeyHeads, norms: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -101,8 +101,7 @@ class QuacK(HeadRates):
         norm: str = "frobenius",
         initial_norms: Mapping[str, Any] | None = None,
     ) -> None:
-        if norm not in NORMS:
-            raise unknown("norm of QuacK", norm, NORMS)
+        require_known("norm of QuacK", norm, NORMS)
         self.norm = norm
         super().__init__(model, optimizer, tau)
         self._start()

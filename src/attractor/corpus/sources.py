@@ -33,7 +33,7 @@ from attractor.corpus.readers import (
 )
 from attractor.corpus.records import EARLIEST_VERDICT, Record, Source, decoded, parts, refuse_many_flaws
 from attractor.corpus.shards import MANIFEST, PLAN, WORK, is_prepared
-from attractor.errors import InputError, unknown
+from attractor.errors import InputError, require_known, unknown
 from attractor.tables import FlawError, check_columns
 
 SPLITS, STATE = "dataset_dict.json", "state.json"  # files that save_to_disk of the datasets library writes
@@ -180,8 +180,7 @@ class FileSource:
             return cls.of(name, [path], [path.name], columns)
         if (path / SPLITS).is_file():
             splits = _listed(path / SPLITS, "splits")
-            if split not in splits:
-                raise unknown("split", split, splits)
+            require_known("split", split, splits)
             path = path / split
         if (path / STATE).is_file():
             saved = [str(entry["filename"]) for entry in _listed(path / STATE, "_data_files")]

@@ -33,7 +33,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attractor.errors import require, require_count, unknown
+from attractor.errors import require, require_count, require_known
 
 METHODS = ("single", "passes", "anderson", "deq", "forced", "forced-deq")
 IMPLICIT = ("deq", "forced-deq")  # their gradient is that of the solution, (5)
@@ -57,8 +57,7 @@ def require_options(field: str, **options: Any) -> None:
     A config may name an option with `solver_` before it.
     """
     method = options.pop(field)
-    if method not in METHODS:
-        raise unknown(field, method, METHODS)
+    require_known(field, method, METHODS)
     for name, value in options.items():
         least, fixed, methods = OPTIONS[name.removeprefix("solver_")]
         if least is None:

@@ -1,22 +1,26 @@
-"""The charts of a study, which its figures draw as lines and its page shows with zoom.
+"""The charts of a study, which its figures draw as lines and its page shows with zoom: for each row a mean over seeds.
 
 They show losses over tokens; quantities of the study by layer; numbers that were measured repeatedly during training
 (`trajectories` in a summary) over steps, those of logits over heads as well. A chart appears if some run has its
 numbers.
 """
 
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from itertools import chain, count, product
-from operator import attrgetter
+from functools import lru_cache
+from itertools import chain, count
+from typing import Any
 
-from attractor.report.curves import Curves, by_place, over_heads, profiles, trajectories
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.legs import SPEED
-from attractor.runs.study_record import stored_loss_unit
+from attractor.runs.quantity import MEAN, Quantity
+from attractor.runs.study_record import BY_HEAD, Outcome, stored_loss_unit
 
+FEWEST = 4  # seeds whose band or interval is drawn; of fewer, each is a dot
+Point = tuple[float, ...]  # place, mean and the ends of the band, followed by the values of the seeds that are dots
+Curves = dict[str, list[Point]]  # by row
 Frame = tuple[float, float]
 WIDE = 30.0  # ratio of highest to lowest value, beyond which the scale is logarithmic
 
@@ -31,7 +35,7 @@ class Chart:
     x_label: str
     y_label: str
     panels: dict[str, Curves]
-    frames: dict[str, Frame]  # the vertical range of each panel
+    frames: dict[str, Frame] = field(default_factory=dict)  # the vertical range of each panel
     in_factors: bool = False  # True for a logarithmic scale
     numbers: Mapping[str, Curves] = field(default_factory=dict)  # the panels that would have a single place
     folded: bool = False  # True where the page shows it on request alone
@@ -80,15 +84,21 @@ HEADS = (
 @lru_cache(maxsize=1)
 def charts(judged: JudgedStudy) -> tuple[Chart, ...]:
     """Return the charts for which the record has the numbers; pictures and page ask for the same ones."""
-    makers = (_losses, _layered, _traced)
     made: dict[str, Chart] = {}
-    for chart in (chart for make in makers for chart in make(judged)):
+    for chart in chain(_losses(judged), _layered(judged), _traced(judged)):
+        if not chart.panels:
+            continue
         # Two titles may differ in signs or letters that names do not have.
         names = chain([chart.name], (f"{chart.name}-{n}" for n in count(2)))
         name = next(name for name in names if name not in made)
         numbers = {column: curves for column, curves in chart.panels.items() if max(map(len, curves.values())) == 1}
         panels = {column: curves for column, curves in chart.panels.items() if column not in numbers}
-        made[name] = replace(chart, name=name, panels=panels, numbers=numbers)
+        frames = chart.frames or {column: _extremes(curves) for column, curves in chart.panels.items()}
+        in_factors = chart.x_label == "steps" and is_wide(*_extent(frames.values()))
+        with_margins = {column: _with_margin(*frame, in_factors) for column, frame in frames.items()}
+        made[name] = replace(
+            chart, name=name, panels=panels, numbers=numbers, frames=with_margins, in_factors=in_factors
+        )
     return tuple(made.values())
 
 
@@ -108,27 +118,26 @@ def _losses(judged: JudgedStudy) -> Iterator[Chart]:
         ("curves", "validation", "curve", ""),
         ("training-curves", "training", "training", ", as means between evaluations"),
     ):
-        panels = _by_column(judged, partial(by_place, judged, numbers=attrgetter(curve)))
-        frames = {column: _with_margin(*_extremes(_late(curves))) for column, curves in panels.items()}
+        panels = _by_column(
+            judged, lambda column, curve=curve: over_seeds(judged, column, lambda run: getattr(run, curve))
+        )
+        frames = {column: _extremes(_late(curves)) for column, curves in panels.items()}
         x_label, against = "tokens", "the tokens seen"
         if panels and judged.record.legs:
             panels = {"over tokens": panels[""], "over seconds": _in_seconds(judged, panels[""])}
             frames = dict.fromkeys(panels, frames[""])
-            x_label, against = (
-                "tokens or seconds",
-                "the tokens seen, and against the seconds that training on them took",
-            )
-        if panels:
-            yield Chart(
-                name,
-                f"{in_capitals(kind)} loss",
-                f"The figure shows the {kind} loss against {against}{averaged}. {SEEDS} The vertical range is "
-                "that of the last two thirds of training.",
-                x_label,
-                f"{kind} loss ({unit})",
-                panels,
-                frames,
-            )
+            x_label = "tokens or seconds"
+            against += ", and against the seconds that training on them took"
+        yield Chart(
+            name,
+            f"{in_capitals(kind)} loss",
+            f"The figure shows the {kind} loss against {against}{averaged}. {SEEDS} The vertical range is "
+            "that of the last two thirds of training.",
+            x_label,
+            f"{kind} loss ({unit})",
+            panels,
+            frames,
+        )
 
 
 def _in_seconds(judged: JudgedStudy, curves: Curves) -> Curves:
@@ -140,41 +149,85 @@ def _in_seconds(judged: JudgedStudy, curves: Curves) -> Curves:
 
 
 def _layered(judged: JudgedStudy) -> Iterator[Chart]:
-    for headline in judged.headlines:
-        panels = _by_column(judged, lambda column, of=headline: profiles(judged, of, column))  # type: ignore[misc]
-        if panels:
-            name = headline.name
-            title = f"{in_capitals(name)} by layer"
-            caption = f"The figure shows the {name} in each layer. {SEEDS}"
-            frames = {column: _with_margin(*_extremes(curves)) for column, curves in panels.items()}
-            yield Chart(f"profile-{slug(name)}", title, caption, "layer", name, panels, frames)
+    """Return a chart of each quantity that has a value for each layer."""
+    for headline in (headline for headline in judged.headlines if headline.layer == MEAN):
+        name = headline.name
+        panels = _by_column(
+            judged, lambda column, of=headline: over_seeds(judged, column, lambda run: _layers(of, run))
+        )
+        caption = f"The figure shows the {name} in each layer. {SEEDS}"
+        yield Chart(f"profile-{slug(name)}", f"{in_capitals(name)} by layer", caption, "layer", name, panels)
+
+
+def _layers(quantity: Quantity, run: Outcome) -> list[tuple[int, Any]]:
+    of_layers = quantity.value(run)
+    return list(enumerate(of_layers)) if isinstance(of_layers, list | tuple) else []
 
 
 def _traced(judged: JudgedStudy) -> Iterator[Chart]:
     """Return the charts of what was measured over steps; those about logits are folded unless the study is on them."""
     on_logits = any("logit" in quantity.path for quantity in judged.design.quantities)
-    kinds = (("trajectory", "", trajectories, SEEDS), ("heads", ", over heads", over_heads, HEADS))
-    for (kind, over, curves_of, how), (name, remark) in product(kinds, TRACES.items()):
-        panels = _by_column(judged, lambda column, of=curves_of, name=name: of(judged, name, column))  # type: ignore[misc]
-        if panels:
-            frames = {column: _extremes(curves) for column, curves in panels.items()}
-            in_factors, (title, unit) = _wide(frames), TITLES[name]
+    kinds = (("trajectory", "", over_steps, SEEDS), ("heads", ", over heads", over_heads, HEADS))
+    for kind, over, curves_of, how in kinds:
+        for name, remark in TRACES.items():
+            title, unit = TITLES[name]
             yield Chart(
                 f"{kind}-{slug(name)}",
                 title + over,
                 f"The figure shows the {title[:1].lower()}{title[1:]} at each step. {how} {remark}".strip(),
                 "steps",
                 unit or name.replace("_", " "),
-                panels,
-                {column: _with_margin(*frame, in_factors) for column, frame in frames.items()},
-                in_factors,
+                _by_column(judged, lambda column, of=curves_of, name=name: of(judged, column, name)),
                 folded="logit" in name and not on_logits,
             )
 
 
-def _by_column(judged: JudgedStudy, of: Callable[[str], Curves]) -> dict[str, Curves]:
+def _by_column(judged: JudgedStudy, of: Callable[..., Curves]) -> dict[str, Curves]:
     panels = {judged.place(column): of(column) for column in judged.design.columns}
     return {column: curves for column, curves in panels.items() if curves}
+
+
+def over_seeds(judged: JudgedStudy, column: str, numbers: Callable[[Outcome], Sequence[tuple[int, Any]]]) -> Curves:
+    """Return the curves at the places where every measured seed has a number: a mean over fewer seeds would jump."""
+    curves: Curves = {}
+    for row in judged.design.rows:
+        measured = list(filter(None, map(numbers, judged.cell(row, column).outcomes)))
+        by_place: dict[int, list[float]] = {}
+        for place, value in chain.from_iterable(measured):
+            if value is not None and math.isfinite(value):  # a stored record has null for NaN and infinity
+                by_place.setdefault(place, []).append(value)
+        curves[row] = [
+            (*_point(place, values), *(values if 1 < len(values) < FEWEST else ()))
+            for place, values in sorted(by_place.items())
+            if len(values) == len(measured)
+        ]
+    return {row: curve for row, curve in curves.items() if curve}
+
+
+def over_steps(judged: JudgedStudy, column: str, name: str) -> Curves:
+    """Return a repeatedly measured number of a run against its steps. The sign of a gate means nothing."""
+
+    def values(outcome: Outcome) -> list[tuple[int, Any]]:
+        measurements = outcome.summary.get("trajectories", {}).get(name, ())
+        return [(step, abs(value) if name == "gate" else value) for step, value in measurements]
+
+    return over_seeds(judged, column, values)
+
+
+def over_heads(judged: JudgedStudy, column: str, name: str) -> Curves:
+    """Return the mean over all heads of the first seed; the band goes from the lowest head to the highest."""
+    curves: Curves = {}
+    for row in judged.design.rows:
+        outcomes = judged.cell(row, column).outcomes
+        looks = outcomes[0].summary.get(BY_HEAD, {}).get(name, ()) if outcomes else ()
+        curves[row] = [
+            _point(step, heads) for step, heads in looks if all(x is not None and math.isfinite(x) for x in heads)
+        ]
+    return {row: curve for row, curve in curves.items() if curve}
+
+
+def _point(place: int, values: Sequence[float]) -> Point:
+    return place, sum(values) / len(values), min(values), max(values)
 
 
 def _late(curves: Curves) -> Curves:
@@ -184,13 +237,12 @@ def _late(curves: Curves) -> Curves:
 
 
 def _extremes(curves: Curves) -> Frame:
-    points = [point for curve in curves.values() for point in curve]
-    return min(point[2] for point in points), max(point[3] for point in points)
+    return _extent((point[2], point[3]) for curve in curves.values() for point in curve)
 
 
-def _wide(frames: Mapping[str, Frame]) -> bool:
-    lowest, highest = min(low for low, _ in frames.values()), max(high for _, high in frames.values())
-    return is_wide(lowest, highest)
+def _extent(ranges: Iterable[Sequence[float]]) -> Frame:
+    lows, highs = zip(*ranges, strict=True)
+    return min(lows), max(highs)
 
 
 def is_wide(lowest: float, highest: float) -> bool:

@@ -23,7 +23,7 @@ from attractor.console import with_prefix
 from attractor.runs.quantity import LOSS_OF_VALIDATION, MEAN, Quantity
 from attractor.runs.study_record import Cell, StudyRecord
 from attractor.verdict.family import MOST, Comparison, judge_family
-from attractor.verdict.intervals import Interval, Summary, seed_differences, summary
+from attractor.verdict.intervals import Interval, seed_differences, summary
 from attractor.verdict.outcome import Verdict
 from attractor.verdict.sensitivity import ControlGap, control_gap
 from attractor.verdict.words import signed
@@ -37,23 +37,12 @@ class Spread:
     """The values of one quantity in one cell, by seed."""
 
     by_seed: Mapping[int, float]
+    mean: float | None = None  # NaN if a run diverged, as is the deviation
+    sd: float | None = None
 
     @property
     def n(self) -> int:
         return len(self.by_seed)
-
-    @property
-    def summary(self) -> Summary | None:
-        """Mean and standard deviation. The deviation is None for one seed; both are NaN if a run diverged."""
-        return summary(self.by_seed) if self.by_seed else None
-
-    @property
-    def mean(self) -> float | None:
-        return None if self.summary is None else self.summary.mean
-
-    @property
-    def sd(self) -> float | None:
-        return None if self.summary is None else self.summary.standard_deviation
 
 
 @dataclass(frozen=True)
@@ -141,7 +130,6 @@ class JudgedStudy:
         self._spreads: dict[tuple[str, str, Quantity], Spread] = {}
         self.headlines = tuple(map(self.with_layers, self.design.quantities))
         self.tested = tuple(quantity for quantity in self.headlines if not quantity.is_cost) or self.headlines
-        self._cells = {(cell.row, cell.column): cell for cell in record.cells}
         self.at_looks = record.sequential_rows() if self.design.looks else None
         language = self.design.control is not None
         self.sensitivity = {column: self._sensitivity(column) for column in self.design.columns} if language else {}
@@ -159,12 +147,15 @@ class JudgedStudy:
         return tuple((measure,) for measure in self.headlines)
 
     def cell(self, row: str, column: str) -> Cell:
-        return self._cells.get((row, column)) or Cell(row, column, {}, (), self.design.seeds)
+        return self.record.cell(row, column)
 
     def spread(self, row: str, column: str, measure: Quantity) -> Spread:
         key = row, column, measure
         if key not in self._spreads:
-            self._spreads[key] = Spread(self.cell(row, column).by_seed(measure))
+            by_seed = self.cell(row, column).by_seed(measure)
+            moments = summary(by_seed) if by_seed else None
+            ends = () if moments is None else (moments.mean, moments.standard_deviation)
+            self._spreads[key] = Spread(by_seed, *ends)
         return self._spreads[key]
 
     def place(self, column: str) -> str:

@@ -8,7 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from attractor.report.canvas import INK, WIDTH, blank, framed, lay_out
-from attractor.report.curves import Curves
+from attractor.report.charts import Curves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

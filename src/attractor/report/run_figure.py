@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from attractor.errors import unknown
+from attractor.errors import require_known
 from attractor.report.canvas import GREY, INK, PALETTE, blank, framed, styles
 from attractor.report.panels import legend
 
@@ -37,8 +37,7 @@ def learning_curves(records: Sequence[Record], title: str, unit: str) -> "Figure
 def curves_of_runs(runs: Mapping[str, Sequence[Record]], x: str) -> "Figure":
     """Draw the validation loss of each run over the tokens, steps or seconds since its start."""
     axis = {"tokens": "tokens", "step": "step", "seconds": "seconds"}
-    if x not in axis:
-        raise unknown("axis", x, axis)
+    require_known("axis", x, axis)
     curves = {
         name: [(_place(record, records, x), record["valid_loss"]) for record in records if record.get("valid_loss")]
         for name, records in runs.items()

@@ -12,8 +12,7 @@ import numpy as np
 
 from attractor.report.attention_maps import Heatmaps, heatmaps, rival_of
 from attractor.report.canvas import GREY, INK, as_file, as_svg, blank, lay_out, styles
-from attractor.report.charts import Chart, charts
-from attractor.report.curves import FEWEST
+from attractor.report.charts import FEWEST, Chart, charts
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.panels import ACROSS, difference, lines, name_lines, panels_of
 from attractor.runs.quantity import Quantity

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attractor.errors import unknown
+from attractor.errors import require_known
 from attractor.files import write_bytes, write_text
 from attractor.report.canvas import METADATA
 from attractor.report.judged_study import JudgedStudy
@@ -29,8 +29,7 @@ def write_report(
     `presets` are mechanisms as data, by name: a mechanism that a run spells out is shown by the nearest of them.
     """
     for kind in formats:
-        if kind not in METADATA:
-            raise unknown("format of figures", kind, METADATA)
+        require_known("format of figures", kind, METADATA)
     drawn = pictures(judged)
     figures = folder / "figures"
     figures.mkdir(parents=True, exist_ok=True)

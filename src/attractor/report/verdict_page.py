@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from attractor.files import write_text
 from attractor.report.canvas import GREY, INK, PALETTE, blank, framed, styles
-from attractor.report.curves import FEWEST, Curves
+from attractor.report.charts import FEWEST, Curves
 from attractor.report.page import fill, verbatim
 from attractor.report.panels import difference, name_lines
 from attractor.report.study_figure import Picture
@@ -23,7 +23,7 @@ from attractor.verdict.intervals import decimals, summary
 from attractor.verdict.observations import Curve, ObservedRun, Seed
 from attractor.verdict.outcome import N_TEXTS, Verdict, Verdicts
 from attractor.verdict.power import POWER
-from attractor.verdict.words import UNKNOWN, html_class, html_table, on_one_line
+from attractor.verdict.words import UNKNOWN, abridged, html_class, html_table, on_one_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,6 +33,7 @@ MOST_NAMED = 12  # rows whose curves are named and coloured
 MOST_POINTS = 200  # of a curve
 MOST_VALUES = 40  # of a row that are listed
 NAME = 22  # characters of a name in a figure
+_short = partial(abridged, length=NAME)
 WIDTH = 4.0  # of a figure, in inches: as wide as a phone, so that three fit a screen
 COLOURS = {"better": PALETTE[2], "worse": PALETTE[1], "no difference": PALETTE[0], "undecided": INK}
 
@@ -145,11 +146,6 @@ def _differences(verdicts: Verdicts, verdict: Verdict) -> list[float]:
 def _few(verdict: Verdict) -> bool:
     """Say whether a t interval would rest on too few seeds; one run a row has an interval of prediction."""
     return verdict.n < FEWEST and verdict.design != "one run a row"
-
-
-def _short(name: str) -> str:
-    line = on_one_line(name)
-    return line if len(line) <= NAME else f"{line[: NAME - 1]}…"
 
 
 def _draw_differences(verdicts: Verdicts, drawn: list[Verdict]) -> "Figure":

@@ -230,7 +230,12 @@ class StudyRecord:
         return record
 
     def cell(self, row: str, column: str = "") -> Cell:
-        return next(cell for cell in self.cells if (cell.row, cell.column) == (row, column))
+        """Return the cell at a place, which is empty where the study does not have it."""
+        return self._by_place.get((row, column)) or Cell(row, column, {}, (), self.design.seeds)
+
+    @cached_property
+    def _by_place(self) -> dict[tuple[str, str], Cell]:
+        return {(cell.row, cell.column): cell for cell in self.cells}
 
     def column(self, column: str = "") -> Iterator[Cell]:
         return (cell for cell in self.cells if cell.column == column)
@@ -284,23 +289,7 @@ class StudyRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as a dictionary. Pictures are thinned, since they would outweigh all else."""
-        cells = [
-            vars(cell)
-            | {"outcomes": [vars(o) | {"summary": dict(o.summary), "probes": dict(o.probes)} for o in cell.outcomes]}
-            for cell in self.cells
-        ]
-        for cell in cells:
-            pictured = [probes for stored in cell["outcomes"] if HEATMAPS in (probes := stored["probes"])]
-            for n_before, probes in enumerate(pictured):
-                heatmaps = probes.pop(HEATMAPS)
-                if n_before == 0:  # the maps of one seed are enough for a picture
-                    probes[HEATMAPS] = thinned(heatmaps)
-            for stored in cell["outcomes"][1:]:  # the heads and the portrait of one seed are enough, too
-                stored["summary"].pop(BY_HEAD, None)
-                if PORTRAIT in stored["probes"].get(DYNAMICS, {}):
-                    stored["probes"][DYNAMICS] = {
-                        name: value for name, value in stored["probes"][DYNAMICS].items() if name != PORTRAIT
-                    }
+        cells = [vars(cell) | {"outcomes": _stored_outcomes(cell.outcomes)} for cell in self.cells]
         stored = {"format": FORMAT, "design": self.design.to_dict(), "cells": cells, "environments": self.environments}
         return stored | ({"legs": {leg: record.to_dict() for leg, record in self.legs.items()}} if self.legs else {})
 
@@ -458,6 +447,22 @@ def training_curve(records: Sequence[Mapping[str, Any]], evaluated: Collection[i
         if tokens >= 0 and place < len(ends):
             between.setdefault(ends[place], []).append(loss)
     return tuple((end, fmean(between[end])) for end in ends if end in between)
+
+
+def _stored_outcomes(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
+    """Return the runs of a cell. The attention maps, the heads and the portrait of one seed are enough."""
+    stored, is_pictured = [], False
+    for number, run in enumerate(outcomes):
+        summary, probes = dict(run.summary), dict(run.probes)
+        if heatmaps := probes.pop(HEATMAPS, None):
+            probes |= {} if is_pictured else {HEATMAPS: thinned(heatmaps)}
+            is_pictured = True
+        if number > 0:
+            summary.pop(BY_HEAD, None)
+            if PORTRAIT in (dynamics := probes.get(DYNAMICS, {})):
+                probes[DYNAMICS] = {name: value for name, value in dynamics.items() if name != PORTRAIT}
+        stored.append(vars(run) | {"summary": summary, "probes": probes})
+    return stored
 
 
 def thinned(heatmaps: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from rich.console import Console
 from attractor.attention import Whole
 from attractor.attention.named import Mechanism, label_of, mechanism
 from attractor.console import print_line, seconds_of
-from attractor.errors import InputError, require, unknown
+from attractor.errors import InputError, require, require_known
 from attractor.runs.configuration import config_hash
 from attractor.runs.quantity import Quantity
 from attractor.runs.study_record import RATES, StudyRecord, further_name
@@ -75,8 +75,7 @@ class Asked:
 
     def __post_init__(self) -> None:
         require_seeds(self.chosen_seeds)
-        if self.match not in MATCHES:
-            raise unknown("match", self.match, MATCHES)
+        require_known("match", self.match, MATCHES)
         at_equal_tokens = self.match in ("tokens", "parameters")
         rule, why = "tokens or parameters with --thorough", "a lead is measured at equal tokens and at equal seconds"
         require(not self.thorough or at_equal_tokens, "match", rule, self.match, why)

@@ -30,7 +30,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attractor.errors import InputError, not_installed, require
+from attractor.errors import InputError, require, require_package
 from attractor.files import private_folder, refuse_open_folder
 from attractor.runs.lock import RunInUseError
 from attractor.runs.machine import environment
@@ -153,10 +153,7 @@ def _imported(is_local: bool, by_token: bool) -> Any:
     os.environ.update(wanted)
     if is_local and not any(os.environ.get(name) for name in TOKEN_SOURCES):
         os.environ["RAY_AUTH_TOKEN"] = _token()
-    try:
-        import ray
-    except ImportError as error:
-        raise not_installed("ray", "ray") from error
+    ray = require_package("ray", "ray")
     _imported_for = wanted
     return ray
 
@@ -219,10 +216,11 @@ class RayTask:
 
 @dataclass(frozen=True)
 class RayOutcome:
-    """The result of a task: the reason of a failure, whether it was interrupted, and the run's folder."""
+    """The result of a task: why it failed, whether it was interrupted, how its worker was killed, and the folder."""
 
     failure: str | None = None
     interrupted: bool = False
+    killed: str = ""
     archive: bytes | None = None  # from a machine that does not see the run's folder
 
 
@@ -348,8 +346,7 @@ class RayPool(Pool):
         return Kind(processor, tuple(sorted(gpus)) if self.gpus else ())
 
     def start(self, batch: Sequence[Job]) -> None:
-        (job,) = batch
-        self.send(job)
+        self.send(*batch)
 
     def send(self, job: Job) -> None:
         path = job.path.absolute()
@@ -396,10 +393,8 @@ class RayPool(Pool):
         ended = []
         for reference in done:
             (job,) = self.batches.pop(reference)
-            outcome, killed = self._outcome(reference)
-            if outcome.archive is not None:
-                outcome = self._take_in(job, outcome)
-            again = killed is not None or outcome.interrupted
+            outcome = self._outcome(job, reference)
+            again = outcome.killed or outcome.interrupted
             if again and self.stopping:
                 continue
             if again and self.attempts[job] <= self.cluster.max_retries:
@@ -409,32 +404,31 @@ class RayPool(Pool):
             if again:
                 n = self.attempts[job]
                 self.failures[job.name] = (
-                    f"its worker ended {n} times before the run was finished ({killed or 'asked to stop'}); "
+                    f"its worker ended {n} times before the run was finished ({outcome.killed or 'asked to stop'}); "
                     "what it saved is kept, the same command goes on from there"
                 )
             elif outcome.failure is not None:
                 self.failures[job.name] = outcome.failure
         return ended
 
-    def _outcome(self, reference: Any) -> tuple[RayOutcome, str | None]:
-        """Return the outcome of a task, and how its worker ended if it was killed."""
+    def _outcome(self, job: Job, reference: Any) -> RayOutcome:
+        """Return the outcome of a task, and take in the folder that it sent, if any."""
         errors = self.ray.exceptions
         try:
-            return self.ray.get(reference), None
+            outcome: RayOutcome = self.ray.get(reference)
+            if outcome.archive is not None:
+                unpack(outcome.archive, job.path)
+            return outcome
         except errors.TaskCancelledError:
-            return RayOutcome(interrupted=True), None
+            return RayOutcome(interrupted=True)
         except errors.RayTaskError as error:  # before the run began, as where attractor is not installed
-            return RayOutcome(failure=str(error).strip().splitlines()[-1]), None
+            return RayOutcome(failure=str(error).strip().splitlines()[-1])
         except errors.RayError as error:
-            return RayOutcome(), type(error).__name__
-
-    def _take_in(self, job: Job, outcome: RayOutcome) -> RayOutcome:
-        assert outcome.archive is not None
-        try:
-            unpack(outcome.archive, job.path)
+            return RayOutcome(killed=type(error).__name__)
+        except RunInUseError:
+            return RayOutcome(failure=job.failure(IN_USE))
         except (InputError, OSError) as error:
-            return RayOutcome(failure=job.failure(IN_USE) if isinstance(error, RunInUseError) else str(error))
-        return outcome
+            return RayOutcome(failure=str(error))
 
     def _take_progress(self) -> None:
         """Take the progress that has arrived, without waiting: no result depends on it."""

@@ -6,13 +6,17 @@ split, a machine fine-tunes what it has pretrained.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from attractor.errors import InputError, require, unknown
+from rich.console import Console
+from rich.text import Text
+
+from attractor.console import console_table, with_prefix
+from attractor.errors import InputError, require, require_known
 from attractor.files import remove_leftovers, set_aside, write_bytes, write_json
 from attractor.files.seals import checksum_of, read_sealed, write_sealed
 from attractor.runs.configuration import config_hash
@@ -27,12 +31,12 @@ from attractor.runs.study_record import (
     read_study,
     study_as_dict,
 )
-from attractor.study.budget import balanced
+from attractor.study.budget import balanced, flops_per_step, n_parameters
 from attractor.study.launch import Job
 from attractor.study.study import Study, require_seeds
 from attractor.train.calibrate import CalibrationError, RunCosts, calibrate
 from attractor.train.config import Runtime, TrainConfig
-from attractor.train.hardware import resolve_device
+from attractor.train.hardware import resolve_device, time_of_a_gpu
 
 EARLIER = "earlier"  # the folder with a study's plans from before it was edited
 LAUNCHERS = {
@@ -62,8 +66,7 @@ class Conduct:
     until: float = math.inf  # the moment of `time.monotonic` at which runs are saved and end
 
     def __post_init__(self) -> None:
-        if self.launcher not in ("auto", *LAUNCHERS):
-            raise unknown("launcher", self.launcher, ("auto", *LAUNCHERS))
+        require_known("launcher", self.launcher, ("auto", *LAUNCHERS))
         share_of(self.part)
         require(self.workers is None or self.workers >= 1, "workers", "at least 1", self.workers)
         if self.seeds is not None:
@@ -95,8 +98,7 @@ class Planned:
 
     def run_of(self, row: str, seed: int) -> Job:
         """Return the run of a row and seed, in the first column."""
-        if row not in self.design.rows:
-            raise unknown(f"row of {self.design.name}, from whose runs this study starts", row, self.design.rows)
+        require_known(f"row of {self.design.name}, from whose runs this study starts", row, self.design.rows)
         key = self.keys[row, self.design.columns[0]][seed]
         return next(job for job in self.jobs if job.path.name == key)
 
@@ -235,3 +237,28 @@ def write_plan(planned: Planned) -> list[str]:
     remove_leftovers(planned.folder, pool_of(planned.folder))
     write_json(path, now)
     return lines
+
+
+def print_runs(jobs: Sequence[Job], waiting: Sequence[tuple[str, TrainConfig]], budget: str, console: Console) -> None:
+    """Show the runs of a plan, and what is left to do. Those that wait for others have no key yet."""
+    headings = ("run", "parameters", "steps", "tokens", "FLOPs", "finished", "key")
+    table = console_table(headings, left=("run", "key"), no_wrap=True)
+    left = []
+    runs = [(job.name, job.config, job.finished, job.path.name) for job in jobs]
+    runs += [(name, config, False, "depends on its start") for name, config in waiting]
+    for name, config, finished, key in runs:
+        flops = config.n_steps * flops_per_step(config)
+        left += [] if finished else [flops]
+        table.add_row(
+            Text(name),
+            f"{n_parameters(config.model):,}",
+            f"{config.n_steps:,}",
+            with_prefix(config.n_steps * config.tokens_per_step),
+            with_prefix(flops),
+            "yes" if finished else "",
+            key,
+        )
+    console.print(table)
+    work = f" ({time_of_a_gpu(sum(left))})" if left else ""
+    line = f"{len(runs)} runs, {len(left)} to do{work}; budget: {budget}"
+    console.print(line, highlight=False, soft_wrap=True)

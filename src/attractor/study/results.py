@@ -9,15 +9,14 @@ A result reads its folder at every access, so the result of a run that still tra
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from markupsafe import Markup
 
 from attractor.attention.named import Mechanism, split_fields
 from attractor.attention.presets import PRESETS, presets_as_data
 from attractor.attention.stage import Stage
-from attractor.errors import InputError, RunStopped, not_installed, unknown
+from attractor.errors import InputError, RunStopped, require_package, unknown
 from attractor.report.judged_study import JudgedStudy
 from attractor.report.latex import in_latex
 from attractor.report.legs import legs_of, verdict_of
@@ -34,6 +33,7 @@ from attractor.study.stored_runs import Paths, compare_runs, study_of_runs
 from attractor.train.config import TrainConfig, stored_config
 from attractor.train.observers import Observer
 from attractor.verdict.intervals import mean_interval
+from attractor.verdict.words import html_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -237,9 +237,9 @@ class RunResult:
         )
 
     def _repr_html_(self) -> str:
-        rows = [[name, value] for name, value in {**self._facts, "folder": str(self.path)}.items()]
+        heading, *rows = {**self._facts, "folder": str(self.path)}.items()
         line = small_line([record.get("loss") for record in self.records], "training loss by step", LARGER)
-        return str(_table_in_html([], rows) + line)
+        return f"{html_table(heading, rows)}\n{line}"
 
 
 class RunsResult(Sequence[RunResult]):
@@ -377,12 +377,11 @@ class StudyResult:
 
     def _repr_html_(self) -> str:
         tables = [
-            _table_in_html(table.headings, [[entry.text for entry in row] for row in table.rows])
+            html_table(table.headings, [[entry.text for entry in row] for row in table.rows], table.n_texts)
             for table in console_tables(self.judged)
         ]
-        verdicts = Markup().join(Markup("<li>{}</li>").format(text) for text in self.verdicts)
-        title = Markup("<p><b>{}</b></p>").format(self.record.design.title)
-        return str(title + Markup().join(tables) + Markup("<ul>{}</ul>").format(verdicts))
+        verdicts = "".join(f"<li>{escape(text)}</li>" for text in self.verdicts)
+        return f"<p><b>{escape(self.record.design.title)}</b></p>{''.join(tables)}<ul>{verdicts}</ul>"
 
 
 def _ends(name: str, interval: Any) -> dict[str, float | None]:
@@ -392,20 +391,5 @@ def _ends(name: str, interval: Any) -> dict[str, float | None]:
 
 
 def _data_frame(rows: Sequence[Mapping[str, Any]], without: str) -> "DataFrame":
-    try:
-        from pandas import DataFrame
-    except ImportError as error:
-        raise not_installed("pandas", "pandas", "a table", f"use .{without}") from error
-    return DataFrame(rows)
-
-
-def _table_in_html(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
-    head = Markup().join(Markup("<th>{}</th>").format(heading) for heading in headings)
-    lines = (
-        Markup("<tr><th>{}</th>{}</tr>").format(
-            first, Markup().join(Markup("<td>{}</td>").format(value) for value in others)
-        )
-        for first, *others in rows
-    )
-    opening = Markup("<thead><tr>{}</tr></thead>").format(head) if headings else ""
-    return Markup("<table>{}<tbody>{}</tbody></table>").format(opening, Markup().join(lines))
+    pandas = require_package("pandas", "pandas", "a table", f"use .{without}")
+    return pandas.DataFrame(rows)

@@ -15,10 +15,12 @@ from importlib import import_module
 import torch
 from rich.console import Console
 
+from attractor.bench.costs import counts, timings
 from attractor.console import print_line
-from attractor.errors import InputError, unknown
+from attractor.errors import InputError, require_known
+from attractor.runs.machine import environment
+from attractor.runs.run_folder import ENVIRONMENT, RunFolder
 from attractor.runs.study_record import POOL, StudyRecord, refuse_foreign_folder
-from attractor.study.costs import carry_out_costs
 from attractor.study.launch import Job, share_machine
 from attractor.study.plan import LAUNCHERS, Conduct, Planned, identity_of, plan_study, write_plan
 from attractor.study.probe import losses_elsewhere, probe_runs
@@ -81,8 +83,7 @@ def refuse_unsuited(study: Study, conduct: Conduct) -> None:
     axes = study.axes(conduct.scale)
     for what, chosen, axis in zip(("row", "column"), (conduct.rows, conduct.columns), axes, strict=True):
         for name in chosen or ():
-            if name not in axis.labels:
-                raise unknown(what, name, axis.labels)
+            require_known(what, name, axis.labels)
         if chosen is not None and study.kind == "timing":
             raise InputError(
                 f"{what}s cannot be chosen in a study of times, because all cells are timed in turns; leave it out"
@@ -165,3 +166,25 @@ def carry_out(planned: Planned, kind: str, conduct: Conduct, runtime: Runtime, c
     for name, why in failures.items():
         say(f"failed: {name}: {why.strip()}")
     return failures
+
+
+def carry_out_costs(kind: str, jobs: Sequence[Job], runtime: Runtime, console: Console) -> None:
+    """Count or time the jobs, which write the same kind of folder as runs. If one is unfinished or of another device,
+    all are timed again, so that they are compared under equal load."""
+    device = str(resolve_device(runtime.device))
+    finished = [RunFolder.open(job.path).summary() or {} for job in jobs if job.finished]
+    elsewhere = sorted({str(summary.get("device", device)) for summary in finished} - {device})
+    if len(finished) == len(jobs) and (kind == "counts" or not elsewhere):
+        print_line(console, f"{len(jobs)} of {len(jobs)} runs were finished before")
+        return
+    cases = {str(job.path): job.config for job in jobs}
+    if kind == "counts":
+        summaries = {path: counts(config) for path, config in cases.items()}
+    else:
+        before = f"; the times of {' and '.join(elsewhere)} are replaced" if elsewhere else ""
+        print_line(console, f"{len(jobs)} cases in turns, on {device}{before}")
+        summaries = {path: times | {"device": device} for path, times in timings(cases, runtime).items()}
+    for job in jobs:
+        run = RunFolder.create(job.path, job.config.to_dict() | {"kind": kind})
+        run.write(ENVIRONMENT, environment())  # an earlier timing may be of another machine
+        run.write_summary(summaries[str(job.path)])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from attractor.attention.named import label_of, mechanism, refuse_taken_names, stages
-from attractor.errors import InputError, require, unknown
+from attractor.errors import InputError, require, require_known, unknown
 from attractor.files.code import executed
 from attractor.models import FAMILIES
 from attractor.models.language_model import LanguageModel
@@ -52,8 +52,7 @@ class Axis:
             plain = isinstance(label, str) and label == " ".join(label.split())
             require(plain, f"label of axis '{self.name}'", "a text without outer and double blanks", repr(label))
             for key in changes:
-                if key not in known:
-                    raise unknown(f"field of axis '{self.name}' at '{label}'", key, known)
+                require_known(f"field of axis '{self.name}' at '{label}'", key, known)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -163,28 +162,21 @@ class Study:
     name: str = field(default="", compare=False)  # the name of the file
 
     def __post_init__(self) -> None:
-        for name in ("title", "question", "source"):
-            require_class(name, str, getattr(self, name))
-        require_class("rows", Axis, self.rows)
-        require_class("columns", Axis | None, self.columns)
-        require_class("pretrained", Study | None, self.pretrained)
-        require_class("scales", Mapping, self.scales)
+        classes = {"title": str, "question": str, "source": str, "rows": Axis, "columns": Axis | None}
+        for name, kind in (classes | {"pretrained": Study | None, "scales": Mapping}).items():
+            require_class(name, kind, getattr(self, name))
         require_class("every one of scales", Scale, *self.scales.values())
-        if self.budget not in BUDGETS:
-            raise unknown("budget", self.budget, BUDGETS)
-        if self.kind not in KINDS:
-            raise unknown("kind of study", self.kind, KINDS)
+        named = (("budget", BUDGETS), ("kind", KINDS), ("resize", ("d_ff", "d_model")))
+        for name, known in named:
+            require_known("kind of study" if name == "kind" else name, getattr(self, name), known)
         for name in self.scales:
-            if name not in SCALES:
-                raise unknown("scale", name, SCALES)
+            require_known("scale", name, SCALES)
         for name in ("quantities", "published", "claims", "probes"):
             value = getattr(self, name)
             require(isinstance(value, tuple), name, "a tuple, which needs a comma: (X,)", repr(value)[:80])
         require_class("every one of quantities", Quantity, *self.quantities)
         require_class("every one of published", Published, *self.published)
         require_class("every one of probes", Probe, *self.probes)
-        if self.resize not in ("d_ff", "d_model"):
-            raise unknown("resize", self.resize, ("d_ff", "d_model"))
         if not self.scales:
             raise InputError("scales must name at least one scale, and there is none; give smoke")
         for scale in self.scales:
@@ -204,8 +196,7 @@ class Study:
                 )
         rows_of_any = {row for scale in self.scales for row in self.axes(scale)[0].labels}
         for figure in self.published:
-            if figure.row not in rows_of_any:
-                raise unknown("row of a published figure", figure.row, rows_of_any)
+            require_known("row of a published figure", figure.row, rows_of_any)
 
     def axes(self, scale: str) -> tuple[Axis, Axis]:
         """Return the rows, with the control if the study has one, and the columns on this scale."""
@@ -216,8 +207,7 @@ class Study:
         return rows, columns
 
     def on(self, scale: str) -> Scale:
-        if scale not in self.scales:
-            raise unknown("scale", scale, self.scales, see=f"of study '{self.name}'")
+        require_known("scale", scale, self.scales, see=f"of study '{self.name}'")
         return self.scales[scale]
 
     def configs(self, scale: str, seed: int) -> Iterator[tuple[tuple[str, str], TrainConfig]]:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attractor.errors import require, unknown
+from attractor.errors import require, require_known
 from attractor.fields import later
 from attractor.tasks.epochs import Epochs, philox_draws, philox_key
 from attractor.tasks.task import NOT_SCORED, Batch, TaskConfig, numbered_batches
@@ -83,8 +83,7 @@ class Recall(TaskConfig):
     """tokens from a queried key to its answer"""
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise unknown("level of mqar", self.level, LEVELS)
+        require_known("level of mqar", self.level, LEVELS)
         n_pairs, symbols, n_examples = self.resolved.n_pairs, self.resolved.symbols, self.resolved.n_examples
         _check_room(symbols, n_pairs, "symbols")
         require(n_examples >= 0, "n_examples", "at least 0", n_examples, "0 draws examples without end")
@@ -202,8 +201,7 @@ class RecallExamples:
     delay: int = 0
 
     def __post_init__(self) -> None:
-        if self.gap not in PLACES_APART:
-            raise unknown("gap", self.gap, PLACES_APART)
+        require_known("gap", self.gap, PLACES_APART)
         n, length = self.n_pairs, self.length
         require(n >= 1, "n_pairs", "at least 1", n, "give a positive number")
         for name in ("least_gap", "delay"):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from attractor.errors import unknown
+from attractor.errors import require_known
 from attractor.fields import PrintsChanges, stored_fields
 from attractor.files.code import DefinedByPath
 
@@ -117,6 +117,5 @@ class TaskConfig(PrintsChanges, DefinedByPath, ABC):
     def from_dict(cls, stored: dict[str, Any]) -> Self:
         known = [f.name for f in fields(cls)]
         for key in stored:
-            if key not in known:
-                raise unknown(f"field of task '{cls.kind}'", key, known)
+            require_known(f"field of task '{cls.kind}'", key, known)
         return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()})

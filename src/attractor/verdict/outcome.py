@@ -11,6 +11,7 @@ from attractor.verdict.observations import Observations, Seed
 from attractor.verdict.power import POWER
 from attractor.verdict.words import (
     UNKNOWN,
+    abridged,
     html_table,
     latex_escaped,
     latex_number,
@@ -156,8 +157,9 @@ class Verdicts:
         """Return the table for a paper; its preamble needs booktabs."""
         headings, rows = self.table()
         caption = (
-            f"Difference of {_brief(self.observations.value)} from {_brief(self.rival)}. Adjusted p counts "
-            f"{self.tried} idea{'s' * (self.tried != 1)}. Detectable: what is shown with a power of {POWER:.0%}."
+            f"Difference of {abridged(self.observations.value, LONGEST)} from {abridged(self.rival, LONGEST)}. "
+            f"Adjusted p counts {self.tried} idea{'s' * (self.tried != 1)}. Detectable: what is shown with a power of "
+            f"{POWER:.0%}."
         )
         escaped = [list(map(latex_escaped, row)) for row in rows]
         return latex_table(
@@ -183,8 +185,3 @@ class Verdicts:
             "notes": [*self.observations.notes, *self.notes],
             "verdicts": [asdict(verdict) for verdict in self.verdicts],
         }
-
-
-def _brief(name: str) -> str:
-    line = on_one_line(name)
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"

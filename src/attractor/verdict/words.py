@@ -127,6 +127,12 @@ def on_one_line(text: object) -> str:
     return " ".join(text.split())
 
 
+def abridged(text: object, length: int) -> str:
+    """Return a text on one line of at most so many characters."""
+    line = on_one_line(text)
+    return line if len(line) <= length else f"{line[: length - 1]}…"
+
+
 def signed(interval: Interval, unit: str = "", named: bool = True) -> str:
     """Write a difference with its bounds as `-0.085 [-0.158, -0.013] nats`, to two digits of its half width.
 

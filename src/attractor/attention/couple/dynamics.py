@@ -22,7 +22,7 @@ from attractor.attention.couple.force import FORCES
 from attractor.attention.couple.fused import couple, kernel_applies
 from attractor.attention.couple.norm_and_position import NormalisingCoupling, NormAndPosition
 from attractor.attention.stage import Coupling, HeadLayout
-from attractor.errors import require, require_count, unknown
+from attractor.errors import require, require_count, require_known
 from attractor.kernels.coupling import Program, integrate, integrate_reference
 
 
@@ -40,8 +40,7 @@ class Dynamics(Coupling):
         super().__post_init__()
         require_count("n_steps", self.n_steps)
         require(0 < self.dt < math.inf, "dt", "positive and finite", self.dt)
-        if self.force not in FORCES:
-            raise unknown("force", self.force, FORCES)
+        require_known("force", self.force, FORCES)
 
     @property
     @abstractmethod

@@ -26,7 +26,7 @@ from attractor.attention.mask import Mask
 from attractor.attention.norm import RMSNorm
 from attractor.attention.score.softmax import attend, observe, require_scoring
 from attractor.attention.stage import HeadLayout, Scoring, Shape
-from attractor.errors import unknown
+from attractor.errors import require_known
 from attractor.fields import later
 from attractor.kernels.differential import (
     differential_attention,
@@ -47,8 +47,7 @@ class Differential(Scoring):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.form not in FORMS:
-            raise unknown("form of differential attention", self.form, FORMS)
+        require_known("form of differential attention", self.form, FORMS)
         require_scoring(self.softcap, self.z_loss, self.attention_scale, self.window)
 
     @property

@@ -11,8 +11,7 @@ import numpy as np
 
 from attractor.evaluate.measures.record import MEASURES, OF_HEADS, LayerMeasure
 from attractor.report.canvas import GREY, INK, blank, framed, styles
-from attractor.report.charts import WIDE, slug
-from attractor.report.curves import Curves, Point
+from attractor.report.charts import WIDE, Curves, Point, slug
 from attractor.report.panels import legend, lines
 from attractor.report.study_figure import Picture
 
