@@ -47,6 +47,7 @@ if not torch.accelerator.is_available():
 
 # The hook rewrites modules as they are imported, so it must stand before the first import of attractor.
 jaxtyping.install_import_hook("attractor.attention", "shape_checker.check")
+jaxtyping.config.update("jaxtyping_disable", True)  # while tests are collected
 
 # On a busy machine reading takes long, and a line about it would appear in output that a test expects to be empty.
 from attractor import console  # noqa: E402

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from papers.psiqrh.rules import StableAtMore
 from papers.published import BYTES_PER_TOKEN
 
 ROOT = Path(__file__).parents[2]
-STUDIES = {name: load_study(path) for name, path in five_papers.STUDIES.items()}
+STUDY = cache(lambda name: load_study(five_papers.STUDIES[name]))  # reading all of them takes seconds
 BY_ID = {claim.id: claim for claim in CLAIMS}
 IDS = [
     *(f"X{n}" for n in range(1, 11)),
@@ -180,7 +181,7 @@ def test_every_claim_occurs_once_and_in_order() -> None:
 
 def test_studies_and_claims_name_one_another() -> None:
     """Criterion: a claim names every study that addresses it, and has a rule by then."""
-    asked = {claim: name for name, study in STUDIES.items() for claim in study.claims}
+    asked = {claim: name for name in five_papers.STUDIES for claim in STUDY(name).claims}
     assert asked == {claim.id: claim.study for claim in CLAIMS if claim.study is not None}
     without = [claim.id for claim in CLAIMS if claim.study is not None and claim.rule is None]
     assert not without, f"write the rules of {without} before the runs"
@@ -219,7 +220,7 @@ def places(part: Any) -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize("claim", [c for c in CLAIMS if c.study], ids=lambda claim: claim.id)
 def test_a_rule_uses_only_rows_and_columns_of_its_study(claim: Claim) -> None:
     assert claim.study is not None
-    study = STUDIES[claim.study]
+    study = STUDY(claim.study)
     spoken = set(places(claim.rule))
     assert spoken
     for scale in set(study.scales) - {"smoke"}:
@@ -247,14 +248,14 @@ def published(study: Study) -> dict[tuple[str, str], float]:
 def test_claims_and_studies_print_the_same_published_figures(
     study: str, table: dict[str, dict[str, tuple[float, ...]]]
 ) -> None:
-    printed = published(STUDIES[study])
+    printed = published(STUDY(study))
     for column, rows in table.items():
         for row, value in rows.items():
             assert printed[row, column] == value[0]
 
 
 def test_published_counts_equal_ours_where_that_is_possible() -> None:
-    printed = published(STUDIES["parameters"])
+    printed = published(STUDY("parameters"))
     for column, rows in COUNTS.items():
         for row, count in rows.items():
             if (row, column) in printed and (row, column) not in (("gqa", "medium"), ("standard", "large")):

@@ -27,7 +27,7 @@ CONFIGS: dict[str, ModelConfig[LanguageModel]] = {
     "logit-scale": ImportedConfig(**SMALL, n_layers=2, logit_scale=0.25),
     "sigma-reparam": TransformerConfig(**SMALL, n_layers=2, attention="mla", sigma_reparam=True),
     "window": TransformerConfig(**SMALL, n_layers=2, positions="rope", window=4, global_layers="0"),
-    "fast-slow": FastSlowConfig(**SMALL, n_slow=1),
+    "fast-slow": FastSlowConfig(**SMALL, n_slow=1, n_rounds=1),
     "fast-slow-window": FastSlowConfig(**SMALL, n_slow=1, window=4),
     "fast-slow-streams": FastSlowConfig(**SMALL, n_slow=1, streams=2, attention="coupled-euler", projector_width=16),
     "itrsa": ItrSAConfig(**SMALL, causal=True, n_iterations=3, blank=None),
@@ -36,7 +36,7 @@ CONFIGS: dict[str, ModelConfig[LanguageModel]] = {
 # Recurrent models in which the cells of token 40 start from noise.
 WITH_NOISE: dict[str, ModelConfig[LanguageModel]] = {
     "akorn": AKOrNConfig(**SMALL, causal=True, n_iterations=2, blank=40),
-    "recursive": RecursiveConfig(**SMALL, causal=True, n_iterations=2, n_segments=2, blank=40),
+    "recursive": RecursiveConfig(**SMALL, causal=True, n_iterations=2, n_segments=2, n_layers=1, n_inner=2, blank=40),
 }
 
 

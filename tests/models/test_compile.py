@@ -25,6 +25,7 @@ from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
 from several_processes import together
+from tiers import REPRESENTATIVES
 
 SMALL = TransformerConfig(vocab_size=31, d_model=16, n_heads=4, n_layers=1, d_ff=16, max_seq_len=16, positions="rope")
 TWO_TIMESCALES = FastSlowConfig(vocab_size=31, d_model=16, d_ff=16, max_seq_len=16, n_rounds=1, n_slow=1, pool_factor=2)
@@ -46,7 +47,7 @@ MODELS |= {
     "itrsa-pre-norm": PreNormItrSAConfig(**BOARDS, d_ff=16),
     "akorn": AKOrNConfig(**BOARDS, d_ff=16),
     "akorn-as-published": AKOrNConfig(**BOARDS, d_ff=16, positions="rope", as_published=True),
-    "recursive": RecursiveConfig(**BOARDS, d_ff=16, n_segments=2),
+    "recursive": RecursiveConfig(**BOARDS, d_ff=16, n_segments=2, n_layers=1, n_inner=2),
 }
 
 
@@ -72,14 +73,15 @@ def test_what_a_model_calls_has_the_hash_of_its_identity() -> None:
 
 
 def compile_all() -> None:
-    for config in MODELS.values():
-        compile_whole(config)
+    for name, config in MODELS.items():
+        compile_whole(config, "eager" if name in PRESETS.keys() - REPRESENTATIVES else "aot_eager")
 
 
-def compile_whole(config: ModelConfig[LanguageModel]) -> None:
+def compile_whole(config: ModelConfig[LanguageModel], backend: str) -> None:
     """Compile with `fullgraph`, which refuses any graph break.
 
-    The backends only trace, which shows breaks and is quick: `aot_eager` traces gradients, `eager` the forward pass.
+    The backends only trace, which shows breaks and is quick: `eager` the forward pass, and `aot_eager` gradients, too,
+    of the presets that together have every stage, and of every family.
     """
     model = config.build(0)
     if isinstance(model, RecurrentModel):
@@ -89,7 +91,7 @@ def compile_whole(config: ModelConfig[LanguageModel]) -> None:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     wanted = torch.autograd.grad(expected, trained)
     torch.compiler.reset()
-    loss, _ = torch.compile(model.loss, fullgraph=True, backend="aot_eager")(tokens, tokens)
+    loss, _ = torch.compile(model.loss, fullgraph=True, backend=backend)(tokens, tokens)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(torch.autograd.grad(loss, trained), wanted)
     real = torch.ones_like(tokens, dtype=torch.bool)

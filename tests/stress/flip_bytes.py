@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from stress import kills
-from stress.commands import Ended, command, import_all, in_child, undrawn
+from stress.commands import Ended, command, forked, import_all, in_child, typed, undrawn
 
 NAMES_DAMAGE = re.compile(r"damaged|changed|checksum|does not|must |missing|left out|cannot be read|another")
 UNREAD = (".run.lock", ".write.lock", "report.html")  # nothing reads their content
@@ -39,9 +39,9 @@ def make(root: Path) -> Path:
     """Make a study of four finished runs, an interrupted run, and a folder of stored records."""
     import_all()
     place = root / "whole"
-    study = kills.start(place, 12)
-    kills.finish(study)
-    interrupted = kills.start_run(place / "runs" / "interrupted", 60)
+    kills.prepare(place, 12)
+    kills.finish(kills.start_forked(place))
+    interrupted = forked(typed(*kills.command_of(place / "runs" / "interrupted", 60)), place, **kills.PIPES)
     while kills.newest_step(place / "runs" / "interrupted") < 30:
         time.sleep(0.01)
     interrupted.send_signal(signal.SIGINT)
@@ -169,7 +169,7 @@ def fault(ended: Ended, result: Any, intact: Any, words: tuple[str, ...]) -> str
 class Flips:
     """A study and its runs, what every command makes of them, and the files in which a byte may be flipped."""
 
-    def __init__(self, root: Path, seed: int, only: str, say: Callable[[str], Any]) -> None:
+    def __init__(self, root: Path, n_flips: int, seed: int, only: str, say: Callable[[str], Any]) -> None:
         self.root, self.seed, self.whole = root, seed, make(root)
         finished = sorted(path.parent for path in (self.whole / "runs").glob("*/*/summary.json"))[0]
         self.finished = str(finished.relative_to(self.whole))
@@ -177,7 +177,7 @@ class Flips:
         self.targets = list(self._targets(only))
         self.intact = {}
         place = root / "intact"
-        for run in self.runs:
+        for run in dict.fromkeys(run for _, run in self.targets[:n_flips]):
             for name, (run_command, result_of) in commands(run).items():
                 fresh(self.whole, place)
                 began = time.monotonic()
@@ -217,7 +217,7 @@ class Flips:
 
 def flip_and_compare(root: Path, n_flips: int, seed: int, say: Callable[[str], Any] = print, only: str = "") -> int:
     """Return the number of commands that crashed or gave another result without a word."""
-    flips = Flips(root, seed, only, say)
+    flips = Flips(root, n_flips, seed, only, say)
     n_faults = 0
     with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("fork")) as pool:
         for line, faults in pool.map(flips.flip_and_compare, range(n_flips)):

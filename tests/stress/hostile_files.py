@@ -152,7 +152,8 @@ def check(root: Path, say: Any = print) -> int:
     """Return the number of files that had a wrong effect."""
     import_all()
     place = root / "whole"
-    kills.finish(kills.start(place, 6))
+    kills.prepare(place, 6)
+    kills.finish(kills.start_forked(place))
     ended = command("data", "prepare", "squares.txt", "--out=corpus", "--tokenizer=bytes", folder=place)
     assert ended.code == 0, ended.text
     stored_path = place / "results" / "study-killed-smoke.json"

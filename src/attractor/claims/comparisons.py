@@ -118,8 +118,8 @@ def seeds_on_two_devices(cell: Cell, other: Cell) -> set[int]:
     ours, theirs = ({outcome.seed: outcome.summary for outcome in some.outcomes} for some in (cell, other))
 
     def differ(seed: int, name: str) -> bool:
-        here, there = (str(of_run[seed].get(name) or "").partition(":")[0] for of_run in (ours, theirs))
-        return bool(here and there) and here != there
+        here, there = ours[seed].get(name), theirs[seed].get(name)
+        return bool(here and there) and str(here).partition(":")[0] != str(there).partition(":")[0]
 
     return {seed for seed in ours.keys() & theirs.keys() if differ(seed, "device") or differ(seed, "processor")}
 
@@ -144,10 +144,10 @@ def row_of_equal_runs(record: StudyRecord, row: str, column: str, quantity: Quan
         return quantity.compared(min(cell.outcomes, key=lambda outcome: outcome.seed))
 
     ours, first = cells[row], of_first_seed(cells[row])
-    if not all(map(math.isfinite, ours.compared(LOSS_OF_VALIDATION).values())):
-        return ""
     earlier = (cells[name] for name in record.design.rows[: record.design.rows.index(row)] if name in cells)
-    alike = (cell for cell in earlier if of_first_seed(cell) == first)  # soon tells most rows apart
+    alike = [cell for cell in earlier if of_first_seed(cell) == first]  # soon tells most rows apart
+    if not alike or not all(map(math.isfinite, ours.compared(LOSS_OF_VALIDATION).values())):
+        return ""
     measures = (LOSS_OF_VALIDATION, quantity)
     return next((cell.row for cell in alike if all(ours.compared(x) == cell.compared(x) != {} for x in measures)), "")
 

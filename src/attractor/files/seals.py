@@ -63,8 +63,7 @@ def changed(folder: Path, checksums: Mapping[str, str], lengths: Mapping[str, in
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object of JSON with a checksum of its content."""
-    text = json.dumps(plain(dict(content)), sort_keys=True)
-    return {**content, CHECKSUM: hashlib.sha256(text.encode()).hexdigest()}
+    return {**content, CHECKSUM: _checksum_of_object(plain(dict(content)))}
 
 
 def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
@@ -72,8 +71,12 @@ def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def seal_holds(stored: Mapping[str, Any]) -> bool:
-    """Return whether a sealed object has the content that it was sealed with."""
-    return dict(stored) == sealed(without_checksum(stored))
+    """Return whether a sealed object, as it was read from JSON, has the content that it was sealed with."""
+    return CHECKSUM in stored and stored[CHECKSUM] == _checksum_of_object(without_checksum(stored))
+
+
+def _checksum_of_object(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def without_checksum(stored: Mapping[str, Any]) -> dict[str, Any]:
