@@ -129,8 +129,7 @@ def test_hidden_states_and_attention_maps_are_returned_on_request(name: str) -> 
     assert torch.equal(
         out.hidden_states[0], around.model.embedded(tokens(), around.model.placement(tokens(), None, None))
     )
-    n_fast = 3 if name == "fast-slow" else 2  # 1 + 2 rounds of 1
-    assert len(out.hidden_states) == n_fast + 1
+    assert len(out.hidden_states) == 3  # of two blocks; those of `fast-slow` are one and a round of one
     assert all(state.shape == (2, 9, 32) for state in out.hidden_states)
     assert torch.equal(around.base_model(tokens()).last_hidden_state, out.hidden_states[-1])
     with capture("weights") as seen:

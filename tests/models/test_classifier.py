@@ -43,6 +43,9 @@ def test_padding_changes_nothing(attention: str, pool: str, causal: bool) -> Non
     for row, length in enumerate(lengths):
         alone, _ = model(tokens[row : row + 1, :length])
         torch.testing.assert_close(alone[0], expected[row])
+    # No real position sees padding on its right under a causal mask, so no mask of T x T is made.
+    assert (model.placement(tokens, None, real).mask is True) == causal
+    assert model.placement(tokens, None, real.flip(1)).mask is not True
 
 
 @every_preset

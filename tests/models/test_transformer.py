@@ -183,6 +183,7 @@ def test_rope_rotates_a_fraction_of_each_head_and_skips_every_nth_layer() -> Non
 def test_qk_norm_across_normalises_all_heads_of_a_position_together(attention: str) -> None:
     """Criterion: the mean square over all heads is 1 while single heads differ; with one head it is the usual
     QK-norm."""
+    torch.manual_seed(0)
     layer = build(attention, 32, 4, qk_norm=True, qk_norm_across=True).eval()
     with capture("q_coupled", "k_coupled") as seen:
         layer(100 * torch.randn(2, 7, 32))  # so large that the norm's epsilon does not count

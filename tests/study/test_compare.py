@@ -383,7 +383,7 @@ def test_an_interrupt_leaves_runs_that_the_same_command_completes(base: TrainCon
         [ATTRACTOR, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
     )
     try:
-        until(lambda: any(out.glob("runs/*/metrics.jsonl")), process)
+        until(lambda: any('"loss"' in path.read_text() for path in out.glob("runs/*/metrics.jsonl")), process)
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1]
     finally:

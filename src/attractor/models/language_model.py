@@ -24,6 +24,7 @@ from attractor.attention.mask import lower_triangle
 from attractor.attention.position import GridMatrices, GridPositions, GridRope, LearnedPositions
 from attractor.errors import InputError, require
 from attractor.kernels.cross_entropy import linear_cross_entropy, position_losses, soft_capped
+from attractor.kernels.fallback import functorch_active
 from attractor.models.block import Block
 from attractor.models.config import ROTATIONS, ModelConfig
 from attractor.models.generate import generate
@@ -217,9 +218,10 @@ class LanguageModel(nn.Module, ABC):
         positions = torch.arange(past, past + length, device=tokens.device)
         if real is not None:
             positions = (real.cumsum(1) - 1).clamp(min=0)[:, past:]
-            mask = real[:, None, None, :].expand(-1, 1, length, -1)
-            if self.config.causal:
-                mask = mask & lower_triangle(length, past + length, tokens.device)
+            if not (self.config.causal and cache is None and padded_on_the_right(real)):
+                mask = real[:, None, None, :].expand(-1, 1, length, -1)
+                if self.config.causal:
+                    mask = mask & lower_triangle(length, past + length, tokens.device)
         if given is not None:
             positions = given.expand(batch, -1)
             if cache is None and real is None:
@@ -288,6 +290,16 @@ class LanguageModel(nn.Module, ABC):
         return self.empty_cache()
 
     generate = generate
+
+
+def padded_on_the_right(real: Bool[Tensor, "B T"]) -> bool:
+    """Return whether all padding follows the real positions, which then never see it under a causal mask.
+
+    A GPU's host waits for the answer once; a mask of T x T would take memory, and a slower kernel in each layer. A
+    compiler cannot look at values."""
+    if torch.compiler.is_compiling() or functorch_active() or real.is_meta:
+        return False
+    return not bool((real[:, 1:] & ~real[:, :-1]).any())
 
 
 class Embedding(nn.Embedding):

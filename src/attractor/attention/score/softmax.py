@@ -148,13 +148,13 @@ def weigh(weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B J S V"]) -> Flo
     return (grouped @ v.unsqueeze(2)).flatten(1, 2)
 
 
-def _known(condition: bool) -> bool:
+def _known(condition: bool | torch.SymBool) -> bool:
     """Return whether a condition on lengths holds. A graph for many lengths is not restricted by it."""
     if torch.compiler.is_compiling():
         from torch.fx.experimental.symbolic_shapes import statically_known_true
 
         return statically_known_true(condition)
-    return condition
+    return bool(condition)
 
 
 def _trains_faster_in_half(q: Tensor, n_keys: int) -> bool:
