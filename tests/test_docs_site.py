@@ -88,8 +88,7 @@ def test_fences_contain_code_and_colons_contain_directives(page: Path) -> None:
 
 @pytest.mark.parametrize("page", NOTEBOOKS, ids=name)
 def test_a_notebook_holds_no_outputs_and_its_code_and_links_are_those_of_a_page(page: Path) -> None:
-    cells = json.loads(page.read_text())["cells"]
-    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    code = [cell for cell in json.loads(page.read_text())["cells"] if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
     shown = in_docs("notebooks").in_markdown(page.read_text())
     sources = ["".join(cell["source"]) for cell in code if not cell["source"][0].startswith("!")]
@@ -227,8 +226,7 @@ def test_every_finding_names_its_evidence(page: Path) -> None:
     assert len(findings) >= 5
     for finding in findings:
         evidence = r"`test_|`papers/|\(arXiv|^```python|/mechanisms/fast-slow\.md|/claims\.md\)"
-        shown = re.search(evidence, finding, re.MULTILINE)
-        assert shown, finding.splitlines()[0]
+        assert re.search(evidence, finding, re.MULTILINE), finding.splitlines()[0]
 
 
 def test_every_public_room_has_a_page_of_reference() -> None:

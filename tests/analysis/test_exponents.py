@@ -7,14 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attractor.analysis import (
-    Effort,
-    finite_time,
-    finite_time_exponents,
-    jacobian,
-    lyapunov_spectrum,
-    sphere_tangent,
-)
+from attractor.analysis import Effort, finite_time, finite_time_exponents, jacobian, lyapunov_spectrum, sphere_tangent
 from attractor.analysis.frames import empty_product, orthonormalise, rounds
 from attractor.errors import InputError
 

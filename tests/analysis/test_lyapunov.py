@@ -7,13 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attractor.analysis import (
-    error_between_orbits,
-    finite_time_exponents,
-    lyapunov,
-    lyapunov_spectrum,
-    sphere_tangent,
-)
+from attractor.analysis import error_between_orbits, finite_time_exponents, lyapunov, lyapunov_spectrum, sphere_tangent
 from attractor.analysis.lyapunov import DENSE_UP_TO
 from attractor.errors import InputError
 

@@ -58,10 +58,7 @@ TWO = torch.full((2,), 2.0, dtype=torch.float64)
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: leading_eigenvalues(same, ONES, k=0), "k must be an integer of at least 1, got 0"),
     (lambda: leading_eigenvalues(same, ONES, k=1.5), "k must be an integer of at least 1, got 1.5"),
-    (
-        lambda: leading_eigenvalues(same, ONES, k=4),
-        "k must be at most 3, the dimension of the state, got 4; ask",
-    ),
+    (lambda: leading_eigenvalues(same, ONES, k=4), "k must be at most 3, the dimension of the state, got 4; ask"),
     (lambda: finite_time_exponents(same, ONES, n_steps=0, k=1), "n_steps must be an integer of at least 1, got 0"),
     (lambda: finite_time_exponents(same, ONES, k=0), "k must be an integer of at least 1, got 0"),
     (lambda: finite_time_exponents(same, ONES, k=4), "k must be at most 3, the dimension of the state, got 4"),
@@ -103,10 +100,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: jacobian_norm(lambda x: x / 0, ONES), "states must be finite, got .* after step 1"),
     (lambda: jacobian_norm(without_grad, ONES), "one differentiable map, got two derivatives.*remove torch.no_grad"),
     (lambda: jacobian_norm(lambda x: x + without_grad(x), ONES), "one differentiable map, got two derivatives"),
-    (
-        lambda: jacobian_norm(lambda x: F.dropout(x, 0.5), torch.ones(64)),
-        "one map, got two images of x; call",
-    ),
+    (lambda: jacobian_norm(lambda x: F.dropout(x, 0.5), torch.ones(64)), "one map, got two images of x; call"),
     (lambda: jacobian_norm(lambda x: (x - x.detach()).sqrt(), ONES), "a finite derivative at x, got NaN or infinity"),
     (
         lambda: jacobian_norm(Once.apply, torch.ones(600, 8)),

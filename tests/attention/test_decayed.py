@@ -202,8 +202,7 @@ def test_tapped_weights_are_shares_of_the_summed_products() -> None:
     with capture("weights", "logits") as seen:
         layer(x)
     q, k, v = layer.project(x)
-    kept = log_survival(v[..., -1], T, Mask(causal=True)).exp().tril()
-    products = (q @ k.mT) * kept
+    products = (q @ k.mT) * log_survival(v[..., -1], T, Mask(causal=True)).exp().tril()
     torch.testing.assert_close(seen["weights"][0], products.abs() / products.abs().sum(-1, keepdim=True))
     assert seen["logits"] == []
 

@@ -86,8 +86,7 @@ def test_weights_times_values_are_the_context(mask: Mask) -> None:
 
 def layer_and_input(length: int) -> tuple[Attention, Tensor]:
     torch.manual_seed(0)
-    layer = build("gated-deltanet", WIDTH, 4).double()
-    return layer, torch.randn(1, length, WIDTH, dtype=torch.float64)
+    return build("gated-deltanet", WIDTH, 4).double(), torch.randn(1, length, WIDTH, dtype=torch.float64)
 
 
 def in_documents(beginnings: list[int], length: int) -> Tensor:

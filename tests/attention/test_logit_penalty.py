@@ -152,7 +152,6 @@ def test_stacked_seeds_have_the_penalty(name: str) -> None:
 @pytest.mark.parametrize("shape", [(0, 4), (1, 0)], ids=["no sequence", "no position"])
 @pytest.mark.parametrize("name", ["standard", "differential"])
 def test_an_empty_batch_has_no_penalty(name: str, shape: tuple[int, int]) -> None:
-    layer = build(name, 8, 2, z_loss=0.1).train()
-    out, penalty = layer(torch.zeros(*shape, 8))
+    out, penalty = build(name, 8, 2, z_loss=0.1).train()(torch.zeros(*shape, 8))
     assert out.shape == (*shape, 8)
     assert penalty.item() == 0

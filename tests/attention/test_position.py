@@ -85,8 +85,7 @@ def frequencies(rope: Rope, length: int = 2) -> torch.Tensor:
 
 def size(rope: Rope) -> float:
     """Return the factor by which rotated vectors are longer."""
-    rotation = rope.at(torch.arange(2))
-    return rotation.cos[0, 0].item()
+    return rope.at(torch.arange(2)).cos[0, 0].item()
 
 
 def test_dynamic_scaling_begins_beyond_its_length_and_raises_theta() -> None:
@@ -113,8 +112,7 @@ def test_yarn_keeps_fast_turns_and_slows_slow_ones_and_enlarges() -> None:
 
 
 def test_longrope_divides_by_one_list_up_to_its_length_and_by_another_beyond() -> None:
-    scaling = "longrope:16:1.5:1,2,4,8:2,4,8,16"
-    plain, rope = frequencies(Rope(8)), Rope(8, scaling=scaling)
+    plain, rope = frequencies(Rope(8)), Rope(8, scaling="longrope:16:1.5:1,2,4,8:2,4,8,16")
     short = torch.tensor([1, 2, 4, 8])
     for length, factors in ((16, short), (17, 2 * short)):
         rotation = rope.at(torch.arange(length))
@@ -205,8 +203,7 @@ def test_grid_rotation_turns_queries_keys_and_values_and_turns_outputs_back() ->
     with torch.no_grad():
         q, k, v = layer.project(x)
         weights = (torch.einsum("bhia,ijac,bhjc->bhij", q, moved, k) / 8**0.5).softmax(-1)
-        context = torch.einsum("bhij,ijac,bhjc->bhia", weights, moved, v)
-        expected = layer.output(context, x)
+        expected = layer.output(torch.einsum("bhij,ijac,bhjc->bhia", weights, moved, v), x)
         attended, _ = layer(x, False, GridRope(8, n_cells=9).at(torch.arange(9)))
     torch.testing.assert_close(attended, expected)
 

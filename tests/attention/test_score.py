@@ -227,8 +227,7 @@ def test_maps_are_tapped_first_then_second(form: str) -> None:
 def test_lambda_starts_as_a_function_of_depth(layer_index: int) -> None:
     expected = 0.8 - 0.6 * math.exp(-0.3 * layer_index)
     for name in ("differential", "differential-original"):
-        score = build(name, WIDTH, H, layer_index=layer_index).score
-        assert score.lambda_init == expected
+        assert build(name, WIDTH, H, layer_index=layer_index).score.lambda_init == expected
     scalar = build("differential", WIDTH, H, layer_index=layer_index).score.scalar
     torch.testing.assert_close(scalar, torch.full((H,), expected))
     assert build("differential", WIDTH, H).score.lambda_init == pytest.approx(0.2)

@@ -77,8 +77,7 @@ def test_queries_and_keys_start_at_a_spectral_norm_of_one(name: str) -> None:
 
 def test_only_the_direction_of_the_weight_matters() -> None:
     """Criterion: the output does not change with the weight's scale, and grows with the gain."""
-    layer = layer_of("standard")
-    linear = layer.project.get_submodule("query")
+    linear = layer_of("standard").project.get_submodule("query")
     assert isinstance(linear, SigmaLinear)
     x = some_x()
     before = linear(x)

@@ -141,8 +141,7 @@ def test_a_window_of_one_sees_only_its_own_position() -> None:
     layer = layer_of("standard", window=1)
     for length in (5, 100):
         x = inputs(length)
-        values = layer.project(x)[2]
-        torch.testing.assert_close(layer(x)[0], layer.output(values, x))
+        torch.testing.assert_close(layer(x)[0], layer.output(layer.project(x)[2], x))
 
 
 @with_window

@@ -51,10 +51,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-biased": ("LlamaConfig", {**COMMON, **HEADS, "num_key_value_heads": 4, "attention_bias": True}),
     "qwen2": ("Qwen2Config", {**COMMON, **HEADS}),
     "mistral": ("MistralConfig", {**COMMON, **HEADS, "sliding_window": 5}),
-    "gemma2": (
-        "Gemma2Config",
-        {**COMMON, **HEADS, "head_dim": 8, "sliding_window": 5, "attn_logit_softcapping": 0.5},
-    ),
+    "gemma2": ("Gemma2Config", {**COMMON, **HEADS, "head_dim": 8, "sliding_window": 5, "attn_logit_softcapping": 0.5}),
     "gpt2": (
         "GPT2Config",
         {

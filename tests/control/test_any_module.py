@@ -162,8 +162,7 @@ def observer(model: nn.Module, view: QueryKeyHeads, run: Callable[[], object]) -
         run()
         watch.remove()
         (call,) = calls
-        unmasked = ScoreInputs(call.q, call.k, call.scale)
-        return logits_of(unmasked)[0].transpose(0, 1), torch.zeros(1)
+        return logits_of(ScoreInputs(call.q, call.k, call.scale))[0].transpose(0, 1), torch.zeros(1)
 
     return observed
 

@@ -115,12 +115,10 @@ def test_each_part_scales_the_logits_of_its_equation(case: str) -> None:
 
 
 def test_rows_are_views_of_the_parameter() -> None:
-    layer = layer_of("differential gqa")
-    view = view_of(layer)
+    view = view_of(layer_of("differential gqa"))
     assert isinstance(view, DotProduct)
     for rows in view.parts().values():
-        together = torch.cat([rows.of(head) for head in range(rows.n_heads)])
-        equal(together, rows.weight[rows.index])
+        equal(torch.cat([rows.of(head) for head in range(rows.n_heads)]), rows.weight[rows.index])
         assert sorted(rows.index.tolist()) == list(range(rows.weight.shape[0])), "every row belongs to one head"
         assert all(rows.of(head).untyped_storage().data_ptr() == rows.weight.data_ptr() for head in range(rows.n_heads))
 

@@ -56,8 +56,7 @@ def test_names_do_not_depend_on_wrappers() -> None:
         blocks.blocks[number] = torch.compile(block)
     for model in (torch.compile(small()), blocks, Wrapper(small()), torch.compile(Wrapper(small()))):
         assert [view.name for view in query_key_heads(model)] == plain
-        state = QuacK(model, SGD(model.parameters(), lr=0.1)).state_dict()
-        assert [*state["initial"]] == plain
+        assert [*QuacK(model, SGD(model.parameters(), lr=0.1)).state_dict()["initial"]] == plain
     odd = nn.ModuleDict({"module": small(), "other": nn.Linear(1, 1)})  # a model's own name is no wrapper
     assert [view.name for view in query_key_heads(odd)] == [f"module.{name}" for name in plain]
 

@@ -142,8 +142,7 @@ def test_the_maximum_over_blocks_is_that_of_the_matrix(rows: int, form: str, mon
 
 @pytest.mark.parametrize("fill", [-math.inf, torch.finfo(torch.float32).min, -1e9, -1e4])
 def test_an_added_mask_counts_whatever_number_masks(fill: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    q, k = torch.randn(2, 1, 4, 16, 8, generator=generator)
+    q, k = torch.randn(2, 1, 4, 16, 8, generator=torch.Generator().manual_seed(0))
     masked = torch.full((1, 1, 16, 16), fill).triu(1)
     causal = exact_maxima(ScoreInputs(q, k, 0.3, causal=True, allowed=None), torch.arange(4))
     added = exact_maxima(ScoreInputs(q, k, 0.3, causal=False, allowed=masked), torch.arange(4))
@@ -345,8 +344,7 @@ def padded(side: str | None) -> dict[str, Tensor]:
 def formed_by_eager(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Tensor]]:
     """Collect by layer the largest logit of each head in the family's own eager attention function."""
     largest: dict[int, Tensor] = {}
-    attention = query_key_heads(model)[0].module
-    home = sys.modules[type(attention).__module__]
+    home = sys.modules[type(query_key_heads(model)[0].module).__module__]
     eager: Callable[..., Any] = home.eager_attention_forward
 
     def forming(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **rest: Any) -> Any:
@@ -454,8 +452,7 @@ def test_padding_and_window_of_flash_attention() -> None:
     positions = torch.arange(9)
     wanted = positions[:, None] - positions
     wanted = ((wanted >= 0) & (wanted < 4))[None, None] & (real[:, None, None, :] > 0) & (real[:, None, :, None] > 0)
-    rest = {"sliding_window": 4}
-    scored = masked_inputs("flash_attention_2", module, q, k, 1.0, real, rest)
+    scored = masked_inputs("flash_attention_2", module, q, k, 1.0, real, {"sliding_window": 4})
     spelled_out = ScoreInputs(q, k, 1.0, allowed=wanted)
     heads = torch.arange(4)
     assert torch.equal(exact_maxima(scored, heads), exact_maxima(spelled_out, heads))

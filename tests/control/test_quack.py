@@ -98,8 +98,7 @@ def test_only_query_and_key_rows_differ_from_the_bare_optimizers(
 def test_after_removal_the_optimizer_is_bare_again(attention: str) -> None:
     model, bare = small(attention), small(attention)
     optimizer = OPTIMIZERS["adamw"](model)
-    quack = QuacK(model, optimizer, tau=0.5)
-    quack.remove()
+    QuacK(model, optimizer, tau=0.5).remove()
     take_steps(model, optimizer, range(2))
     take_steps(bare, OPTIMIZERS["adamw"](bare), range(2))
     assert_same(model, bare)
@@ -345,8 +344,7 @@ def test_resumed_is_uninterrupted_to_the_bit(attention: str, norm: str) -> None:
     stored = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
     again = small(attention)
     other = AdamW(again.parameters(), lr=0.02)
-    resumed = QuacK(again, other, norm=norm)
-    for what, state in zip((again, other, resumed), stored, strict=True):
+    for what, state in zip((again, other, QuacK(again, other, norm=norm)), stored, strict=True):
         what.load_state_dict(state)
     take_steps(again, other, range(3, 7))
     assert_same(again, model)
@@ -402,8 +400,7 @@ def test_an_optimizer_inside_a_wrapper_is_found() -> None:
     model, direct = small(), small()
     inner = SGD(model.parameters(), lr=0.1)
     wrapper = Wrapper(inner)
-    quack = QuacK(model, wrapper, tau=0.5)
-    assert quack.optimizers == (inner,)
+    assert QuacK(model, wrapper, tau=0.5).optimizers == (inner,)
     with pytest.raises(InputError, match="attached already"):
         QuacK(model, inner)
     give_gradients(model, 0)

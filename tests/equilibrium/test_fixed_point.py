@@ -405,8 +405,7 @@ def test_without_backward_iterations_the_gradient_is_of_one_evaluation() -> None
         result = Solver("deq", 60, backward_iterations=n).solve(step, u)
         (ours,) = gradients(result.state, step.weight)
         off.append((ours - true).norm().item())
-    root = unrolled(step, u).detach()
-    (once,) = gradients(step(root, 0), step.weight)
+    (once,) = gradients(step(unrolled(step, u).detach(), 0), step.weight)
     torch.testing.assert_close(off[0], (once - true).norm().item())
     assert off == sorted(off, reverse=True)
     assert off[-1] < 0.01 * off[0]
@@ -488,8 +487,7 @@ def test_the_growth_rate_predicts_whether_plain_iteration_converges() -> None:
         step, u = Toy(scale), inputs()
         z = unrolled(step, u).detach()
         root = Solver("deq", 400, depth=3).solve(step, u).state.detach()
-        rate = growth_rate(lambda z, step=step: step(z, 0) - z, root)
-        assert (rate.max() < 1) == converges
+        assert (growth_rate(lambda z, step=step: step(z, 0) - z, root).max() < 1) == converges
         assert ((z - root).abs().max() < 1e-6) == converges
 
 

@@ -75,10 +75,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-yarn-not-rounded": ("llama", {"rope_parameters": YARN | BETAS | {"truncate": False}}),
     "llama-yarn-attention-factor": ("llama", {"rope_parameters": YARN | BETAS | {"attention_factor": 1.3}}),
     "llama-yarn-mscale": ("llama", {"rope_parameters": YARN | BETAS | {"mscale": 0.7, "mscale_all_dim": 0.4}}),
-    "llama-longrope": (
-        "llama",
-        {"rope_parameters": LONG | {"factor": 4.0, "original_max_position_embeddings": 64}},
-    ),
+    "llama-longrope": ("llama", {"rope_parameters": LONG | {"factor": 4.0, "original_max_position_embeddings": 64}}),
     "llama-longrope-beyond": (
         "llama",
         {"rope_parameters": LONG | {"original_max_position_embeddings": 16}, "max_position_embeddings": 64},

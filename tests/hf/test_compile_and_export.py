@@ -103,8 +103,7 @@ def test_onnx_runtime_gives_the_same_logits(name: str) -> None:
         session = onnxruntime.InferenceSession(file.getvalue())
         names = [given.name for given in session.get_inputs()]
         for batch in (EXAMPLE, LONGER):
-            feeds = dict(zip(names, (x.numpy() for x in batch), strict=True))
-            (logits,) = session.run(None, feeds)
+            (logits,) = session.run(None, dict(zip(names, (x.numpy() for x in batch), strict=True)))
             torch.testing.assert_close(torch.from_numpy(logits), model(*batch), rtol=0, atol=1e-5)
 
 

@@ -63,10 +63,7 @@ OURS: dict[str, tuple[str, ImportedConfig]] = {
     "gpt-neox": ("gpt-neox", LLAMA.replace(**PLAIN_GPT, mlp="gelu", rope_fraction=0.25, parallel_branches=True)),
     "stablelm": ("stablelm", LLAMA.replace(stream_norm="layernorm", qkv_bias=True, rope_fraction=0.25)),
     "starcoder2": ("starcoder2", LLAMA.replace(**PLAIN_GPT, mlp="gelu-tanh", window=8)),
-    "cohere": (
-        "cohere",
-        LLAMA.replace(**ONE_NORM),
-    ),
+    "cohere": ("cohere", LLAMA.replace(**ONE_NORM)),
     "ministral": ("ministral", LLAMA.replace(window=8, global_layers="first:1")),
     "cwm": ("cwm", LLAMA.replace(window=8, global_layers="first:1", rope_scaling="llama3:8:1:4:16")),
     "seed-oss": ("seed-oss", LLAMA.replace(qkv_bias=True, head_dim=16)),
@@ -75,16 +72,10 @@ OURS: dict[str, tuple[str, ImportedConfig]] = {
     "arcee": ("arcee", LLAMA.replace(mlp="relu2")),
     "jais2": ("jais2", LLAMA.replace(**PLAIN_GPT, mlp="relu2")),
     "nemotron": ("nemotron", LLAMA.replace(stream_norm="layernorm", mlp="relu2", rope_fraction=0.25)),
-    "cohere2": (
-        "cohere2",
-        LLAMA.replace(**ONE_NORM, window=8, no_rope_every=2, global_layers="every:2"),
-    ),
+    "cohere2": ("cohere2", LLAMA.replace(**ONE_NORM, window=8, no_rope_every=2, global_layers="every:2")),
     "exaone4": ("exaone4", LLAMA.replace(**QK, post_norm=True)),
     "vaultgemma": ("vaultgemma", LLAMA.replace(mlp="geglu-tanh", embedding_scale=32**0.5, softcap=9.0)),
-    "youtu": (
-        "youtu",
-        LLAMA.replace(attention=LLAMA.replace(**MLA).attention_config.replace(latent_norm=True)),
-    ),
+    "youtu": ("youtu", LLAMA.replace(attention=LLAMA.replace(**MLA).attention_config.replace(latent_norm=True))),
     "hyperclovax": ("hyperclovax", LLAMA.replace(branch_scale=0.3, logit_scale=2.0, norms_per_block=4)),
     "ernie4-5": ("ernie4-5", LLAMA.replace(n_kv_heads=1)),
     "glm": ("glm", LLAMA.replace(rope_fraction=0.5, qkv_bias=True)),
@@ -126,8 +117,7 @@ def test_an_imported_model_is_exported_unchanged(name: str, tmp_path: Path) -> N
     saved(tmp_path / "theirs", name, spelled=False)
     model = import_model(tmp_path / "theirs")
     export_model(model, tmp_path / "back", to=architecture(MODELS[name][0]))
-    back = import_model(tmp_path / "back")
-    assert_same_weights(model, back)
+    assert_same_weights(model, import_model(tmp_path / "back"))
     torch.testing.assert_close(own_class(tmp_path / "back")(tokens()).logits, model(tokens())[0], rtol=0, atol=1e-5)
 
 

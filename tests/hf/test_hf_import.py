@@ -108,8 +108,7 @@ def test_weights_are_read_as_safetensors_reads_them_shards_too(tmp_path: Path) -
 def test_half_precision_stays_and_norms_around_one_are_not_rounded(tmp_path: Path) -> None:
     for name in ("llama", "gemma"):
         saved(tmp_path / name, name, spelled=False).to(torch.bfloat16).save_pretrained(tmp_path / name)
-    halved = import_model(tmp_path / "llama")
-    assert {weight.dtype for weight in halved.parameters()} == {torch.bfloat16}
+    assert {weight.dtype for weight in import_model(tmp_path / "llama").parameters()} == {torch.bfloat16}
     assert {weight.dtype for weight in import_model(tmp_path / "llama", torch.float32).parameters()} == {torch.float32}
     gemma, stored = import_model(tmp_path / "gemma"), load_file(tmp_path / "gemma" / SINGLE)
     assert torch.equal(gemma.norm.weight, 1 + stored["model.norm.weight"].float())

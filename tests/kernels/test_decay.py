@@ -43,8 +43,7 @@ def test_values_and_gradients_equal_the_reference(length: int, kv_heads: int, sl
 
 @pytest.mark.parametrize(("batch", "length"), [(0, 13), (2, 0)])
 def test_an_empty_batch_or_sequence_gives_an_empty_context(batch: int, length: int) -> None:
-    given = [x[:batch] for x in case(length)]
-    context = decayed_attention(*given, SCALE, piece=PIECE)
+    context = decayed_attention(*[x[:batch] for x in case(length)], SCALE, piece=PIECE)
     assert context.shape == (batch, H, length, V)
     context.sum().backward()
 

@@ -116,8 +116,7 @@ def test_energy_falls_under_a_symmetric_coupling_and_small_steps(width: int) -> 
     symmetric = energies(drawn + drawn.T)
     assert (symmetric.diff(dim=0) < 1e-12).all()
     assert (symmetric[-1] < symmetric[0] - 0.1).all()
-    asymmetric = energies(drawn + drawn.T + 20 * (drawn - drawn.T))
-    assert (asymmetric.diff(dim=0) > 0).any()
+    assert (energies(drawn + drawn.T + 20 * (drawn - drawn.T)).diff(dim=0) > 0).any()
 
 
 def test_step_and_energy_are_the_papers_equations() -> None:
@@ -205,8 +204,7 @@ def test_the_published_model_is_the_written_out_one() -> None:
         x = F.normalize(x + 0.7 * dx, dim=-1)
     m = linear("lengths.mixture", x.flatten(-2)).unflatten(-1, (32, 4)).norm(dim=-1) + p["lengths.bias"]
     m = m + linear("lengths.down", linear("lengths.up", m.relu()).relu())
-    expected = linear("head", linear("lengths.last", m.relu()).relu())
-    torch.testing.assert_close(logits[..., 1:], expected)
+    torch.testing.assert_close(logits[..., 1:], linear("head", linear("lengths.last", m.relu()).relu()))
     assert (logits.float().softmax(-1)[..., 0] == 0).all()
 
 

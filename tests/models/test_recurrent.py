@@ -121,8 +121,7 @@ def test_only_blank_cells_have_noise(name: str) -> None:
     model, tokens = built(name), boards()
     one, other = (model.start(tokens, torch.Generator().manual_seed(seed)) for seed in (1, 2))
     again = model.start(tokens, torch.Generator().manual_seed(1))
-    differ = (one != other).any(-1)
-    assert torch.equal(differ, tokens == 0)
+    assert torch.equal((one != other).any(-1), tokens == 0)
     assert torch.equal(one, again)
     torch.testing.assert_close(one, model.normalised(one))
     given = tokens != 0
@@ -272,8 +271,7 @@ def test_weights_survive_files_copies_and_the_meta_device(name: str) -> None:
     assert torch.equal(model(boards())[0], other(boards())[0])
     assert torch.equal(model(boards())[0], copy.deepcopy(model)(boards())[0])
     with torch.device("meta"):
-        shapes = CONFIGS[name].build()
-        assert shapes(torch.zeros(1, 16, dtype=torch.long))[0].shape == (1, 16, 10)
+        assert CONFIGS[name].build()(torch.zeros(1, 16, dtype=torch.long))[0].shape == (1, 16, 10)
     assert CONFIGS[name] == model_config(json.loads(json.dumps(CONFIGS[name].to_dict())))
 
 

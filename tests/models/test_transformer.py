@@ -289,8 +289,7 @@ def test_layers_of_two_mechanisms_decode_and_skip_padding_as_in_the_full_pass(na
     """Criterion: cached in parts equals the whole to 1e-10 in fp64, each layer with its own cache; left padding
     changes nothing; no logit depends on a later token."""
     model = SMALL.replace(n_layers=4, positions=positions, **HYBRIDS[name]).build(0).double().eval()
-    kinds = [layer.attention.config for layer in model.layers]
-    assert len(set(map(str, kinds))) == 2
+    assert len(set(map(str, [layer.attention.config for layer in model.layers]))) == 2
     ids = tokens()
     whole = model(ids)[0]
     for first in (0, 4):  # without and with left padding of the first sequence
@@ -346,8 +345,7 @@ def test_a_short_convolution_is_that_of_torch_and_stays_within_its_document() ->
     torch.manual_seed(0)
     layer, x = build("short-conv", 32, 4).double(), torch.randn(2, 9, 32, dtype=torch.float64)
     kernel = layer.project.convolution.kernel
-    reversed = kernel.flip(0).T.unsqueeze(1)
-    z = x + F.conv1d(F.pad(x.mT, (3, 0)), reversed, groups=32).mT
+    z = x + F.conv1d(F.pad(x.mT, (3, 0)), kernel.flip(0).T.unsqueeze(1), groups=32).mT
     for found, expected in zip(layer.project(x), build_like(layer).project(z), strict=True):
         torch.testing.assert_close(found, expected)
     both = torch.cat([x[:1], x[1:]], dim=1)

@@ -201,8 +201,7 @@ def check(root: Path, say: Any = print) -> int:
         judge(f"corpus with {what}", command(*words, folder=place), [], is_refused=True)
         n_files += 1
 
-    stored = plain(read_record(stored_path).to_dict())
-    for what, change in records(stored).items():
+    for what, change in records(plain(read_record(stored_path).to_dict())).items():
         (place / "hostile.json").write_text(json.dumps(sealed(change)))
         shutil.rmtree(place / "reported", ignore_errors=True)
         ended = command("report", "hostile.json", "--out=reported", "--formats=svg", folder=place)

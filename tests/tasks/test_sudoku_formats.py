@@ -117,11 +117,7 @@ def test_only_boards_with_one_solution_are_read_unless_it_is_given_and_taken_on_
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            "no-column.csv",
-            "board,answer\n" + ",".join(ROWS[0]),
-            "must have a column 'puzzle', but .* has board, ans",
-        ),
+        ("no-column.csv", "board,answer\n" + ",".join(ROWS[0]), "must have a column 'puzzle', but .* has board, ans"),
         ("empty.txt", "\n\n", "must hold boards, but 'empty.txt' has none"),
         ("header-only.csv", "puzzle,solution\n", "must hold boards"),
         ("boards.pt", "", "is neither; convert it: numpy.savez"),

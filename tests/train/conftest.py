@@ -63,9 +63,7 @@ def change_losses(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Run, T
 
 
 @pytest.fixture
-def spoil(
-    change_losses: Callable[[Callable[[Run, Tensor], Tensor]], None],
-) -> Callable[[Iterable[int], str], None]:
+def spoil(change_losses: Callable[[Callable[[Run, Tensor], Tensor]], None]) -> Callable[[Iterable[int], str], None]:
     """Make the loss NaN, or one entry of the gradient infinite, in these steps, counted from 0."""
 
     def arrange(steps: Iterable[int], what: str) -> None:

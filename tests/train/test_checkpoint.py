@@ -90,8 +90,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(stopped
     folder, notes = stopped / "checkpoints", []
     newest = folder / "step-00000011"
     DAMAGES[damage](newest / name)
-    chosen = checkpoint.newest_intact(folder, notes.append)
-    assert chosen == folder / "step-00000010"
+    assert checkpoint.newest_intact(folder, notes.append) == folder / "step-00000010"
     (note,) = notes
     assert str(newest / name) in note
     assert "using step-00000010" in note

@@ -202,8 +202,7 @@ def test_an_equilibrium_that_is_not_reached_is_reported_once(
     """Criterion: three evaluations give one note, which names the first of them and the next step. The log has the
     share of unsolved tokens at each evaluation, and the residual of each round."""
     listening = Listening()
-    config = fast_slow.replace(equilibrium=method, n_iterations=2)
-    summary = train(config, tmp_path, LOOKING, listening)
+    summary = train(fast_slow.replace(equilibrium=method, n_iterations=2), tmp_path, LOOKING, listening)
     (note,) = [note for note in listening.notes if method in note]
     assert note.startswith(f"step 5: {method} does not reach its equilibrium: ")
     assert "n_iterations" in note

@@ -167,8 +167,7 @@ def carry_out(root: Path, corpus: str, cases: Iterable[str], parallel: str) -> d
 
 def speak_and_learn(corpus: str, world: World) -> tuple[list[list[int]], list[float]]:
     """Generate tokens with weights sharded over the processes; return the tokens and the losses of two later steps."""
-    config = config_of("standard", corpus)
-    model = config.model.build(0)
+    model = config_of("standard", corpus).model.build(0)
     loss = world.spread(model, "fsdp", lambda loss: loss)
     spoken = model.generate([[1, 2, 3], [4]], max_new_tokens=4, temperature=0.0)
     losses = []

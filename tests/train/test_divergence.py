@@ -203,8 +203,7 @@ def test_a_rollback_goes_to_the_good_checkpoint_and_skips_the_data(
     records = RunFolder.open(tmp_path).metrics()
     (rollback,) = [record for record in records if "rollback" in record]
     assert {**rollback, "tokens": 0} == {"step": 7, "tokens": 0, "rollback": 1, "diverged_at": 9, "batches_skipped": 3}
-    steps = [record["step"] for record in records if "loss" in record]
-    assert steps == list(range(1, 13))
+    assert [record["step"] for record in records if "loss" in record] == list(range(1, 13))
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -226,8 +225,7 @@ def test_a_rolled_back_run_that_is_interrupted_equals_one_that_is_not(
     them, at steps where nothing else is saved. The interrupted run also saves after each step, by time."""
     spoil_data([4, 5, 7, 8])
     config = config.replace(max_bad_steps=2, **VARIANTS[variant])
-    whole = train(config, tmp_path / "whole", ROLLBACK)
-    assert whole["data_skipped"] == [[3, 3, 6], [3, 6, 9]]
+    assert train(config, tmp_path / "whole", ROLLBACK)["data_skipped"] == [[3, 3, 6], [3, 6, 9]]
     runtime = replace(ROLLBACK, save_every_minutes=1e-9)
     train_in_parts(config, tmp_path / "parts", runtime, interrupt_during, 1, 4, 7, 10)
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
@@ -237,8 +235,7 @@ def test_a_run_that_diverges_before_its_first_checkpoint_goes_back_to_its_start(
     config: TrainConfig, tmp_path: Path, overflow: Callable[[Callable[[Run], bool]], None]
 ) -> None:
     overflow(lambda run: run.step == 1 and not run.state.rollbacks)
-    summary = train(config.replace(max_bad_steps=2), tmp_path, ROLLBACK)
-    assert summary["data_skipped"] == [[0, 0, 4]]
+    assert train(config.replace(max_bad_steps=2), tmp_path, ROLLBACK)["data_skipped"] == [[0, 0, 4]]
     assert all_finite(newest_tensors(tmp_path)["weights"].values())
 
 

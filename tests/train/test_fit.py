@@ -155,9 +155,7 @@ def test_auto_for_several_processes_gives_each_of_them_whole_sequences(monkeypat
         auto_batch(CONFIG, Runtime("cpu"), ProcessLayout(5))
 
 
-def test_on_a_gpu_the_micro_batch_is_halved_after_each_lack_of_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_a_gpu_the_micro_batch_is_halved_after_each_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
     def measured(config: TrainConfig, runtime: Runtime) -> None:

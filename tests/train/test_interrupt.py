@@ -88,8 +88,7 @@ def test_a_step_that_does_not_end_is_ended_with_a_note_of_the_last_checkpoint(
     steps_before: int, number: signal.Signals, saved: str, tmp_path: Path
 ) -> None:
     """Criterion: although Python cannot act on the signal, the process ends with its exit code and one line."""
-    script = LONG_STEP.replace("STEPS_BEFORE", str(steps_before))
-    run = started(script, tmp_path)
+    run = started(LONG_STEP.replace("STEPS_BEFORE", str(steps_before)), tmp_path)
     try:
         wait_for(run, "in the long step")
         run.send_signal(number)

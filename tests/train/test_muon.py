@@ -136,8 +136,7 @@ def test_heads_and_whole_matrices_are_different_updates() -> None:
         weight = query_key_heads(model)[0].parts()["query"].weight
         before = weight.detach().clone()
         draw_gradients(model, step=0)
-        optimizer = muon_of(model, 0.0, per_head=per_head)
-        optimizer.step()
+        muon_of(model, 0.0, per_head=per_head).step()
         norms.append(float(torch.linalg.matrix_norm((weight.detach() - before) / LR, ord=2)))
     assert norms[0] > 1.5 > 1.25 > norms[1]
 
@@ -155,8 +154,7 @@ def test_permuting_heads_permutes_the_update() -> None:
             for x in (weight, weight.grad):
                 by_head = x.unflatten(0, (4, -1)).clone()
                 x.copy_((by_head[order] if permute else by_head).flatten(0, 1))
-        optimizer = muon_of(model)
-        optimizer.step()
+        muon_of(model).step()
         return weight.detach().unflatten(0, (4, -1))
 
     assert torch.equal(moved(permute=True), moved(permute=False)[order])

@@ -105,8 +105,7 @@ def test_a_hugging_face_model_holds_its_tied_weights_once() -> None:
         num_attention_heads=2,
         tie_word_embeddings=True,
     )
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    decay = decay_by_name(model)
+    decay = decay_by_name(transformers.AutoModelForCausalLM.from_config(config))
     assert "lm_head.weight" not in decay
     assert {name for name, value in decay.items() if not value} == {name for name in decay if "norm" in name}
 

@@ -123,8 +123,7 @@ def test_every_layer_is_counted_where_some_have_a_window() -> None:
 def test_a_model_whose_cost_depends_on_data_is_planned_by_its_embeddings() -> None:
     """The number of iterations of an equilibrium depends on the data, so the plan is only a lower bound."""
     model = FastSlowConfig(d_model=32, n_heads=4, d_ff=64, max_seq_len=64, equilibrium="deq")
-    memory = planned_memory(CONFIG.replace(model=model))
-    assert memory.activations >= 8 * 64 * 32 * 4
+    assert planned_memory(CONFIG.replace(model=model)).activations >= 8 * 64 * 32 * 4
 
 
 def test_enormous_sizes_are_planned_in_python_integers() -> None:

@@ -61,8 +61,7 @@ def test_a_batch_stays_for_its_segments_and_the_state_is_carried(
 def test_steps_do_not_depend_on_the_accumulation(tmp_path: Path) -> None:
     weights = []
     for accumulation in (1, 4):
-        config = CONFIG.replace(accumulation=accumulation)
-        train(config, tmp_path / str(accumulation), RUNTIME)
+        train(CONFIG.replace(accumulation=accumulation), tmp_path / str(accumulation), RUNTIME)
         weights.append(newest_tensors(tmp_path / str(accumulation))["weights"])
     for name, weight in weights[0].items():
         torch.testing.assert_close(weights[1][name], weight, rtol=1e-3, atol=1e-5)
