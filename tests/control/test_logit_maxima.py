@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import FAMILIES, B, T, of_family, small, tokens
+from subjects import FAMILIES, SCORING, B, T, of_family, small, tokens
 from torch import Tensor, nn
 
 import attractor
-from attractor.attention import PRESETS
 from attractor.attention.mask import lower_triangle
 from attractor.control import logit_maxima
 from attractor.control.heads import query_key_heads
@@ -24,8 +23,6 @@ from attractor.control.logit_maxima import HeadMaxima, LogitMaxima, exact_maxima
 from attractor.control.score_inputs import ScoreInputs, masked_inputs
 from several_processes import together
 from tiers import fast_alone, tiered
-
-SCORING = [name for name in PRESETS if name not in ("uniform", "decay", "gated-deltanet")]
 
 
 @contextmanager
@@ -85,14 +82,13 @@ def test_maxima_are_those_of_the_tapped_logits(attention: str, at_once: bool) ->
 
 def test_keys_outside_the_window_do_not_count() -> None:
     model = small("standard", window=3)
-    wanted = torch.cat(tapped(model, [tokens(0)], "standard", lower_triangle(T, T, torch.device("cpu"), 3)))
+    windowed, whole = (lower_triangle(T, T, torch.device("cpu"), window) for window in (3, None))
+    wanted = torch.cat(tapped(model, [tokens(0)], "standard", windowed))
     with recorded(model, None) as recording:
         model(tokens(0))
         found = torch.cat([layer.logits for layer in recording.read().values()])
     torch.testing.assert_close(found, wanted)
-    assert not torch.equal(
-        wanted, torch.cat(tapped(model, [tokens(0)], "standard", lower_triangle(T, T, wanted.device)))
-    )
+    assert not torch.equal(wanted, torch.cat(tapped(model, [tokens(0)], "standard", whole)))
 
 
 @pytest.mark.parametrize("attention", ["standard", "gqa", "differential", "mla"])
@@ -192,8 +188,7 @@ def test_recording_changes_no_bit(attention: str) -> None:
     model = small(attention)
     before = run(model)
     with recorded(model), recorded(model, 0.01):
-        during = run(model)
-    assert all(torch.equal(a, b) for a, b in zip(before, during, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(before, run(model), strict=True))
 
 
 def test_only_forward_passes_that_train_are_counted() -> None:
@@ -284,8 +279,7 @@ def test_under_autocast_the_logits_are_formed_in_fp32() -> None:
 
 @pytest.mark.slow
 def test_compiled_models_are_recorded() -> None:
-    """The test runs in a process of its own, since the shape checks that conftest adds to signatures cannot be
-    traced."""
+    """The test has a process of its own, since the shape checks that conftest adds to signatures cannot be traced."""
     together(1, record_compiled)
 
 
