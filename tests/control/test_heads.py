@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attractor.attention import PRESETS, Attention, build
 from attractor.attention.hooks import capture
 from attractor.attention.score.differential import Differential
-from attractor.control.heads import attention_view, query_key_heads
+from attractor.control.heads import attention_view, known_heads, query_key_heads
 from attractor.control.views import DotProduct, QueryKeyHeads, Rows
 from attractor.errors import InputError
 
@@ -132,7 +132,10 @@ def test_layers_are_found_in_order_and_by_name() -> None:
     assert all(model.get_submodule(view.name) is view.module for view in views)
 
 
-def test_a_layer_without_scores_has_no_heads() -> None:
-    assert attention_view("layer", build("uniform", WIDTH, HEADS)) is None
+@pytest.mark.parametrize("name", ["uniform", "decay"])
+def test_a_layer_without_scores_has_no_heads(name: str) -> None:
+    layer = build(name, WIDTH, HEADS)
+    assert attention_view("layer", layer) is None
+    assert known_heads(layer) == []
     with pytest.raises(InputError, match="scores queries against keys"):
-        query_key_heads(build("uniform", WIDTH, HEADS))
+        query_key_heads(layer)
