@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from saved_tensors import Largest
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -10,6 +9,7 @@ from attractor.attention.mask import Mask
 from attractor.attention.score.decayed import decayed_weights
 from attractor.attention.score.softmax import weigh
 from attractor.kernels.decay import decayed_attention, survival
+from saved_tensors import Largest
 
 B, H, K, V, PIECE, SCALE = 2, 4, 3, 5, 4, 0.6
 
