@@ -277,11 +277,9 @@ def test_weights_survive_files_copies_and_the_meta_device(name: str) -> None:
 
 def test_the_named_sizes_have_their_parameters() -> None:
     """Criterion: ItrSA has two embedding tables, the readout, four attention matrices, gamma and the last norm."""
+    names = ("itrsa", "itrsa-prenorm", "akorn")
     with torch.device("meta"):
-        n_parameters = {
-            name: sum(p.numel() for p in SIZES[name].build().parameters())
-            for name in ("itrsa", "itrsa-prenorm", "akorn")
-        }
+        n_parameters = {name: sum(p.numel() for p in SIZES[name].build().parameters()) for name in names}
     width, tables = 512, (10 + 81 + 10) * 512
     mlp = 3 * width * 2048
     assert n_parameters["itrsa"] == tables + 4 * width**2 + 2 * width
