@@ -186,7 +186,7 @@ def test_unsupported_uses_of_caches_are_refused() -> None:
         past.crop(-7)
     past = around("window")(PROMPT, use_cache=True)[CACHE_NAME]
     assert not past.is_croppable
-    with pytest.raises(InputError, match="window must be at least the 6 cached positions to .*, got 4"):
+    with pytest.raises(InputError, match=r"window must be at least the 6 cached positions to .*, got 4"):
         past.crop(-1)
     # Its first layer could forget, but must not, since the second cannot.
     assert [past.held.length, *(layer.length for layer in past.held.layers)] == [6, 6, 6]

@@ -83,9 +83,7 @@ def test_malformed_lines_are_counted_and_the_first_are_named(tmp_path: Path) -> 
         "line 13: the board has 3 characters, not 81",
     )
     assert np.array_equal(puzzles.boards, BOARDS[[0, 1, 3, 4, 6, 8, 10, 11]])
-    with pytest.raises(
-        InputError, match=r"malformed lines must be at most 1%, but 'broken.csv' has 6 of 14 \(line 3: "
-    ):
+    with pytest.raises(InputError, match=r"malformed lines must be at most 1%, but 'broken.csv' has 6 .* \(line 3: "):
         read(path)
 
 

@@ -81,9 +81,7 @@ def test_a_search_ends_after_its_guesses_and_says_that_it_is_undecided(monkeypat
     assert np.array_equal(digits(result.solutions)[1], solve(board_of(HARD)))
     assert 3000 <= result.guesses[0] < 5000
     monkeypatch.setitem(MOST_GUESSES, 9, 3000)
-    with pytest.raises(
-        InputError, match=r"^board must have exactly one solution, but is undecided after 3,000 guesses;"
-    ):
+    with pytest.raises(InputError, match=r"^board must have exactly one solution, but is undecided after 3,000"):
         solve(boards[0])
     with pytest.raises(InputError, match=r"^boards must be decided within 3,000 guesses, but board 0 is not; check or"):
         count_solutions(boards)
