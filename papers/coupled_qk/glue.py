@@ -20,7 +20,7 @@ import numpy as np
 
 from attractor.corpus.data_paths import locate, searched_places
 from attractor.corpus.tokenizer import Tokenizer, load_tokenizer
-from attractor.errors import InputError, require, require_package, unknown
+from attractor.errors import InputError, require, require_known, require_package
 from attractor.tasks import TASKS
 from attractor.tasks.epochs import Epochs
 from attractor.tasks.task import Batch, TaskConfig, numbered_batches
@@ -73,8 +73,7 @@ class Glue(TaskConfig):
     """the pretrained model's: a name or a tokenizer.json"""
 
     def __post_init__(self) -> None:
-        if self.glue_task not in TABLE:
-            raise unknown("glue_task", self.glue_task, TABLE)
+        require_known("glue_task", self.glue_task, TABLE)
 
     def build(self, seq_len: int, seed: int) -> "GlueTask":
         return GlueTask(self, seq_len, seed)
@@ -134,8 +133,7 @@ class GlueTask:
     ) -> Iterator[Batch]:
         """Return batches of a validation set, by default the first, spread evenly over it."""
         part = part or self.valid_sets[0]
-        if part not in self.valid_sets:
-            raise unknown("validation set", part, self.valid_sets)
+        require_known("validation set", part, self.valid_sets)
         batches = numbered_batches(len(self.parts[part].labels), batch_size, max_batches, spread=True)
         return (self._batch(part, chosen) for chosen in batches)
 

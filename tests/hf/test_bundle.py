@@ -120,9 +120,8 @@ def test_comments_and_docstrings_are_kept() -> None:
         ("from attractor.attention import Rope, build", "from .attention import Rope, build\n"),
         ("from attractor.errors import InputError as Refused", "from .errors import InputError as Refused\n"),
         (
-            "from attractor.kernels.gpu import differential",
-            "from .kernels_gpu_differential import __name__ as _\n"
-            "from . import kernels_gpu_differential as differential\n",
+            "from attractor.kernels.gpu import coupling",
+            "from .kernels_gpu_coupling import __name__ as _\nfrom . import kernels_gpu_coupling as coupling\n",
         ),
         ("from jaxtyping import Float", ""),
         ("import math", "import math\n"),

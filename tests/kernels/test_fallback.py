@@ -64,12 +64,12 @@ def test_other_devices_use_the_plain_computation_and_nothing_is_logged(
 @pytest.mark.usefixtures("hopper")
 def test_each_reason_of_each_kernel_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
-        for kernel, against in (("coupling", "width 1000"), ("coupling", "fp64"), ("differential", "fp64")):
+        for kernel, against in (("coupling", "width 1000"), ("coupling", "fp64"), ("cross entropy", "fp64")):
             assert not fallback.use_kernel(kernel, on("cuda"), against)
     assert said(caplog) == [
         "the fused kernel for coupling is not used (width 1000); the plain computation runs instead",
         "the fused kernel for coupling is not used (fp64); the plain computation runs instead",
-        "the fused kernel for differential is not used (fp64); the plain computation runs instead",
+        "the fused kernel for cross entropy is not used (fp64); the plain computation runs instead",
     ]
 
 

@@ -26,7 +26,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from attractor.control import FixedRates, HeadRates, QKClip, QuacK
 from attractor.control.norms import NORMS
-from attractor.errors import InputError, require, unknown
+from attractor.errors import InputError, require, require_known
 
 STATE_FILE = "logit_control.pt"
 
@@ -53,8 +53,7 @@ class LogitControl(TrainerCallback):
         for name, value, usual in (("quack", quack, 1.0), ("qk_rate", qk_rate, 0.1), ("qk_clip", qk_clip, 100.0)):
             is_number = isinstance(value, Real) and not isinstance(value, bool) and 0 < value < math.inf
             require(value is None or is_number, name, "a positive and finite number, or None", value, f"give {usual}")
-        if norm not in NORMS:
-            raise unknown("norm of QuacK", norm, NORMS)
+        require_known("norm of QuacK", norm, NORMS)
         if initial_norms is not None and quack is None:
             raise InputError("initial_norms must be left out without quack, since only QuacK has them; give quack=1.0")
         if quack is not None and qk_rate is not None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from attractor.attention import Attention
 from attractor.attention.foreign_projections import LATENT, PROJECTIONS, Projections
 from attractor.attention.project.latent import LatentProjection
-from attractor.errors import InputError, require, unknown
+from attractor.errors import InputError, require, require_known
 
 Weights = Mapping[str, Tensor]
 
@@ -99,8 +99,7 @@ def import_attention(layer: Attention, state_dict: Weights, layout: str, prefix:
 
 def translate(layer: Attention, state_dict: Weights, layout: str, prefix: str = "") -> dict[str, Tensor]:
     """Return the weights in `state_dict` under the names of the layer's parameters."""
-    if layout not in LAYOUTS:
-        raise unknown("layout", layout, LAYOUTS)
+    require_known("layout", layout, LAYOUTS)
     # Some models store the frequencies of RoPE, which are no weights.
     source = {
         name.removeprefix(prefix): weight

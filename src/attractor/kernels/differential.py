@@ -7,11 +7,10 @@ two-calls     torch's fused attention for each map; V is read twice, and narrowe
 side-by-side  one call with the maps as twice as many heads; V is copied, unless the maps are pairs of heads that share
               their keys
 blocks        both maps of one block of queries at a time, recomputed in the backward pass, for CPUs
-kernel        the same in Triton, for GPUs
 
 q: B 2H T K, all first maps, then all second; k: B 2J T K; v: B J T V, J divides H; `by` is lambda, broadcastable to
-B H T 1. Every implementation has the signature of the reference. `blocks` and `kernel` can be differentiated twice; the
-others, like all fused attention of torch, only under `sdpa_kernel(SDPBackend.MATH)`.
+B H T 1. Every implementation has the signature of the reference. `blocks` can be differentiated twice; the others, like
+all fused attention of torch, only under `sdpa_kernel(SDPBackend.MATH)`.
 """
 
 from collections.abc import Callable
@@ -22,10 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attractor.kernels.differential_blocks import differential_attention_in_blocks
-from attractor.kernels.fallback import exceeds_32_bits, functorch_active, use_kernel
-
-WIDEST_SCORED, WIDEST_VALUE = 128, 256  # heads that the kernel takes
-KERNEL_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+from attractor.kernels.fallback import functorch_active
 
 
 def differential_attention_reference(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> Tensor:
@@ -51,16 +47,11 @@ def side_by_side(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> T
     return first - by.to(first.dtype) * second
 
 
-def by_kernel(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> Tensor:
-    return _launch(q.unflatten(1, (2, -1)), k.unflatten(1, (2, -1)), v, by, scale)
-
-
 Implementation = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "two-calls": two_calls,
     "side-by-side": side_by_side,
     "blocks": differential_attention_in_blocks,
-    "kernel": by_kernel,
 }
 
 
@@ -82,12 +73,10 @@ class DispatchRule:
         return named and lengths and self.value.start <= value < self.value.stop
 
 
-# The first rule that holds decides. Those for CPUs are measured (LOG.md, 2026-11-21, has the blocks). Those for GPUs
-# are *not measured*, but counted: with padding to the width of V, fused attention multiplies a third more than the
-# kernel; without padding, as much.
+# The first rule that holds decides. Those for CPUs are measured (LOG.md, 2026-11-21, has the blocks), that for GPUs is
+# *not measured*.
 DISPATCH_RULES = (
-    DispatchRule("kernel", device="cuda", padded=True),
-    DispatchRule("side-by-side", device="cuda"),
+    DispatchRule("side-by-side", device="cuda", padded=False),
     DispatchRule("two-calls", device="cpu", padded=True, dtype=torch.float32, length=range(385), value=range(33)),
     DispatchRule("side-by-side", device="cpu", padded=False, dtype=torch.float32, length=range(385)),
     DispatchRule("two-calls", device="cpu", padded=False, length=range(2048, 2**31)),
@@ -102,10 +91,6 @@ def choose_implementation(device: str, dtype: torch.dtype, length: int, score: i
     return next(rule.implementation for rule in DISPATCH_RULES if rule.holds(device, dtype, length, score, value))
 
 
-def usable(name: str, q: Tensor, k: Tensor, v: Tensor) -> bool:
-    return name != "kernel" or use_kernel("differential attention", v, _unsupported_by_kernel(q, k, v))
-
-
 def differential_attention(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> Tensor:
     """Compute (1) by the fastest implementation."""
     return IMPLEMENTATIONS[_implementation_for(q, k, v)](q, k, v, by, scale)
@@ -117,8 +102,6 @@ def differential_attention_of_pairs(q: Tensor, k: Tensor, v: Tensor, by: Tensor,
     Heads are reordered only if the implementation needs it.
     """
     name = _implementation_for(q, k, v)
-    if name == "kernel":
-        return _launch(q.unflatten(1, (-1, 2)).transpose(1, 2), k.unsqueeze(1), v, by, scale)
     if name == "side-by-side":
         context = _causal_attention(q, k, v, scale)
         return context[:, 0::2] - by.to(context.dtype) * context[:, 1::2]
@@ -134,25 +117,7 @@ def _implementation_for(q: Tensor, k: Tensor, v: Tensor) -> str:
     device = v.device.type
     if functorch_active():  # only these two implementations have batching rules
         return "blocks" if device in ("cpu", "meta") else "two-calls"
-    name = choose_implementation(device, v.dtype, v.shape[2], q.shape[-1], v.shape[-1])
-    return name if usable(name, q, k, v) else "two-calls"
-
-
-def _unsupported_by_kernel(q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    if not q.dtype == k.dtype == v.dtype or v.dtype not in KERNEL_DTYPES:
-        return f"it takes {', '.join(str(dtype) for dtype in KERNEL_DTYPES)}, one for all, not {v.dtype}"
-    if q.shape[-1] > WIDEST_SCORED or v.shape[-1] > WIDEST_VALUE:
-        return f"heads are {q.shape[-1]} and {v.shape[-1]} wide, and it takes up to {WIDEST_SCORED} and {WIDEST_VALUE}"
-    if exceeds_32_bits(q, k, v):
-        return "offsets within a sequence exceed 32 bits"
-    return None
-
-
-def _launch(q: Tensor, k: Tensor, v: Tensor, by: Tensor, scale: float) -> Tensor:
-    from attractor.kernels.gpu import differential
-
-    by = by.expand(v.shape[0], q.shape[2], q.shape[3], 1).squeeze(-1)
-    return differential.differential_attention(q, k, v, by, scale)[0]
+    return choose_implementation(device, v.dtype, v.shape[2], q.shape[-1], v.shape[-1])
 
 
 def _causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:

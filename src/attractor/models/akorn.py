@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from attractor.attention import Rope, build
 from attractor.attention.acting_weight import acting_weight
 from attractor.attention.position import GridMatrices
-from attractor.errors import InputError, require, unknown
+from attractor.errors import InputError, require, require_known
 from attractor.fields import later
 from attractor.models.config import ROTATIONS
 from attractor.models.mlp import MLPS
@@ -69,8 +69,7 @@ class AKOrNConfig(RecurrentConfig["AKOrN"]):
         fits = self.oscillator_width >= 2 and self.d_model % self.oscillator_width == 0
         require(fits, "oscillator_width", rule, self.oscillator_width)
         require(0 < self.gamma < float("inf"), "gamma", "positive and finite", self.gamma)
-        if self.coupling not in COUPLINGS:
-            raise unknown("coupling", self.coupling, COUPLINGS)
+        require_known("coupling", self.coupling, COUPLINGS)
         by_convolution = self.coupling == "conv"
         require(not (by_convolution and self.causal), "causal", "False under coupling='conv'", self.causal)
         if self.grid_width is not None:

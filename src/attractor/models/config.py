@@ -19,7 +19,7 @@ from attractor.attention.project.delta import DeltaHeads
 from attractor.attention.project.residual import ResidualHeads
 from attractor.attention.stage import Projection
 from attractor.attention.whole import Whole, WholeLayer
-from attractor.errors import InputError, require, require_count, require_seed, unknown
+from attractor.errors import InputError, require, require_count, require_known, require_seed
 from attractor.fields import PrintsChanges, later, require_types, stored_fields
 from attractor.models.initialize import initialize
 from attractor.models.mlp import MLPS
@@ -123,8 +123,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
             if getattr(self, field) is not None:
                 self.require_count(field)
         require(self.pool in POOLS, "pool", f"one of {', '.join(POOLS)}", self.pool)
-        if self.mlp not in MLPS:
-            raise unknown("mlp", self.mlp, MLPS)
+        require_known("mlp", self.mlp, MLPS)
         with shapes_only():  # building without data refuses any other invalid mechanism
             for attention in self.mechanisms:
                 layer = build(attention, self.d_model, self.n_heads, 0, self.head_dim)
@@ -288,8 +287,7 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
     def _refuse_unknown(cls, names: dict[str, Any]) -> None:
         known = [f.name for f in fields(cls)]
         for name in names:
-            if name not in known:
-                raise unknown("model field", name, known)
+            require_known("model field", name, known)
 
     @abstractmethod
     def build_uninitialised(self) -> Model:

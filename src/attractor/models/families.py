@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from attractor.errors import unknown
+from attractor.errors import require_known
 from attractor.models.akorn import AKOrNConfig
 from attractor.models.config import ModelConfig
 from attractor.models.fast_slow import FastSlowConfig
@@ -29,8 +29,7 @@ def model_config(stored: dict[str, Any]) -> ModelConfig[LanguageModel]:
     """Return the config of any family from its `to_dict`."""
     values = dict(stored)
     family = values.pop(FAMILY, TransformerConfig.family)
-    if family not in FAMILIES:
-        raise unknown("model family", family, FAMILIES)
+    require_known("model family", family, FAMILIES)
     return transformer_config(values) if family == TransformerConfig.family else FAMILIES[family].from_dict(values)
 
 

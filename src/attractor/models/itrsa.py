@@ -25,7 +25,7 @@ from attractor.attention import build
 from attractor.attention.project.heads import HeadProjection
 from attractor.attention.project.latent import LatentProjection
 from attractor.attention.sigma_reparam import SigmaLinear
-from attractor.errors import require, unknown
+from attractor.errors import require, require_known
 from attractor.fields import later
 from attractor.models.akorn import Lengths
 from attractor.models.config import ROTATIONS
@@ -75,8 +75,7 @@ class ItrSAConfig(RecurrentConfig["ItrSA"]):
 
     def __post_init__(self) -> None:
         require(0 < self.eta < float("inf"), "eta", "positive and finite", self.eta)
-        if self.norm not in STATE_NORMS:
-            raise unknown("norm", self.norm, STATE_NORMS)
+        require_known("norm", self.norm, STATE_NORMS)
         if not self.inject:
             self.require_stimulus_at_the_start()
         if self.readout_width is not None:
@@ -87,8 +86,7 @@ class ItrSAConfig(RecurrentConfig["ItrSA"]):
             self._require_an_energy(self.energy)
 
     def _require_an_energy(self, energy: str) -> None:
-        if energy not in ENERGIES:
-            raise unknown("energy", energy, ENERGIES)
+        require_known("energy", energy, ENERGIES)
         require(energy != "single" or self.n_heads == 1, "n_heads", "1 under energy='single'", self.n_heads)
         self.require_plain_attention("energy", "attention with an energy has projections of its own")
         for field, value in (("causal", False), ("head_dim", None)):

@@ -33,7 +33,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attractor.attention import build
-from attractor.errors import require, unknown
+from attractor.errors import require, require_known
 from attractor.kernels.cross_entropy import NOT_SCORED
 from attractor.models.config import ROTATIONS
 from attractor.models.itrsa import NEVER_LESS
@@ -70,8 +70,7 @@ class RecursiveConfig(RecurrentConfig["Recursive"]):
     def __post_init__(self) -> None:
         for field in ("n_layers", "n_inner", "n_segments", "d_mix"):
             self.require_count(field)
-        if self.mixer not in MIXERS:
-            raise unknown("mixer", self.mixer, MIXERS)
+        require_known("mixer", self.mixer, MIXERS)
         super().__post_init__()
         self.require_unchanged("its norms have no choices", "norms_per_block", "norm_eps")
         rule = f"a multiple of n_segments={self.n_segments}"

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from attractor.console import waiting
 from attractor.corpus.data_paths import locate
-from attractor.errors import InputError, not_installed, require, require_count, unknown
+from attractor.errors import InputError, not_installed, require, require_count, require_known, unknown
 from attractor.fields import PrintsChanges, later, require_types, stored_fields
 from attractor.models import FAMILIES, SIZES, TransformerConfig
 from attractor.models.config import ModelConfig
@@ -127,8 +127,7 @@ class TrainConfig(PrintsChanges):
             ("choice of what to recompute", self.recompute, RECOMPUTED),
             ("optimizer", self.optimizer, OPTIMIZERS),
         ):
-            if name not in names:
-                raise unknown(kind, name, names)
+            require_known(kind, name, names)
         length, divides = self.task.seq_len, self.batch_size % self.accumulation == 0
         by_muon, fits = self.optimizer == "muon", length in (None, self.seq_len)
         recomputes = self.activation_checkpointing or self.recompute == "blocks"
@@ -215,8 +214,7 @@ class TrainConfig(PrintsChanges):
         """
         model, task = changes.pop("model", self.model), changes.pop("task", self.task)
         if isinstance(task, str):
-            if task not in TASKS:
-                raise unknown("task", task, TASKS)
+            require_known("task", task, TASKS)
             task = TASKS[task]()
         of_training, of_model, of_task = ({f.name for f in fields(part)} for part in (self, model, task))
         known = of_training | of_model | of_task
@@ -284,8 +282,7 @@ def refuse_field_of_another_family(name: str, model: ModelConfig) -> None:
 def task_from_dict(stored: dict[str, Any]) -> TaskConfig:
     values = dict(stored)
     kind = values.pop("kind", None)
-    if kind not in TASKS:
-        raise unknown("task", kind, TASKS, see="one that a file defines is known with --code FILE.py")
+    require_known("task", kind, TASKS, see="one that a file defines is known with --code FILE.py")
     return TASKS[kind].from_dict(values)
 
 
@@ -342,10 +339,8 @@ class Runtime(PrintsChanges):
         if self.tensorboard and find_spec("tensorboard") is None:
             raise not_installed("tensorboard", "tensorboard", "its files", "leave the option out")
         require(self.threads is None or self.threads <= MAX_THREADS, "threads", f"at most {MAX_THREADS}", self.threads)
-        if self.parallel not in PARALLEL:
-            raise unknown("parallel", self.parallel, PARALLEL)
-        if self.on_divergence not in ON_DIVERGENCE:
-            raise unknown("on_divergence", self.on_divergence, ON_DIVERGENCE)
+        require_known("parallel", self.parallel, PARALLEL)
+        require_known("on_divergence", self.on_divergence, ON_DIVERGENCE)
 
 
 # CoupledQK, appendix B, WikiText-103. The paper trains in fp16, this recipe in bf16.

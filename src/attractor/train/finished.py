@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from attractor.errors import unknown
+from attractor.errors import require_known
 from attractor.kernels.precision import autocast
 from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder
@@ -33,8 +33,7 @@ class Finished:
 
 def finished_run(path: Path, device: torch.device, which: str = CHECKPOINTS[0]) -> Finished:
     """Load the run in a folder with its best weights, or with its last ones."""
-    if which not in CHECKPOINTS:
-        raise unknown("checkpoint", which, CHECKPOINTS)
+    require_known("checkpoint", which, CHECKPOINTS)
     stored = RunFolder.open(path).config
     config = TrainConfig.from_dict(stored)
     _warn_of_other_code(path, config, stored.get("formulas", {}))

@@ -7,7 +7,7 @@ from typing import Any
 
 from attractor.attention import Whole
 from attractor.attention.named import mechanism
-from attractor.errors import InputError, require, unknown
+from attractor.errors import InputError, require, require_known, unknown
 from attractor.models import SIZES
 from attractor.models.config import ROTATIONS, ModelConfig
 from attractor.models.language_model import LanguageModel
@@ -113,8 +113,7 @@ def _continued(recipe: TrainConfig, given: dict[str, Any], size: str | None) -> 
 def _task_config(given: dict[str, Any], recipe: TrainConfig) -> TaskConfig:
     """Return the task with those of its options that are given, and remove them from `given`."""
     kind = given.pop("task", recipe.task.kind)
-    if kind not in TASKS:
-        raise unknown("task", kind, TASKS, see=SEE)
+    require_known("task", kind, TASKS, see=SEE)
     names = {f.name for f in fields(TASKS[kind])}
     for other in TASKS.values():
         for name in {f.name for f in fields(other)} - names:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from attractor.attention import Attention
 from attractor.attention.project.values import ValueProjection
-from attractor.errors import InputError, require, unknown
+from attractor.errors import InputError, require, require_known
 
 if TYPE_CHECKING:
     from attractor.control import HeadRates, QKClip, Regularizer
@@ -42,8 +42,7 @@ def check(config: Config) -> None:
     from attractor.control.qk_clip import refuse_obstacle
     from attractor.train.parts import without_data
 
-    if config.quack_norm not in NORMS:
-        raise unknown("norm of QuacK", config.quack_norm, NORMS)
+    require_known("norm of QuacK", config.quack_norm, NORMS)
     if config.quack is not None and config.qk_rate is not None:
         raise InputError(
             f"qk_rate must be None with quack, whose tau sets the same rates at the start, got {config.qk_rate:g}; "
@@ -69,8 +68,7 @@ def check_regularizer(config: Config) -> None:
     from attractor.models.energy import EnergyAttention
     from attractor.train.parts import without_data
 
-    if name not in REGULARIZERS:
-        raise unknown("regularizer", name, REGULARIZERS)
+    require_known("regularizer", name, REGULARIZERS)
     is_weight = weight is None or 0 <= weight < math.inf
     next_step = "0 computes the penalty and changes nothing"
     require(is_weight, "regularizer_weight", "at least 0 and finite, or None", weight, next_step)

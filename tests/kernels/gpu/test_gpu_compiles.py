@@ -38,15 +38,6 @@ def launch_cross_entropy() -> None:
     chunk_loss(hidden, readout, torch.zeros(8, dtype=torch.long), -100, True)
 
 
-def launch_differential() -> None:
-    from attractor.kernels.gpu.differential import differential_attention
-
-    for score, value in ((32, 64), (64, 64)):  # half heads and whole heads
-        q, k = (torch.zeros(1, 2, 8, 64, score, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
-        v = torch.zeros(1, 8, 64, value, dtype=torch.bfloat16)
-        differential_attention(q, k, v, torch.zeros(1, 8, 64), 0.1)[0].sum().backward()
-
-
 def launch_maxima() -> None:
     from attractor.kernels.gpu.maxima import largest_logits
 
@@ -57,7 +48,6 @@ def launch_maxima() -> None:
 LAUNCHES = {  # with the number of kernels that each compiles, and the bytes of registers that one may spill
     "coupling": (launch_coupling, 8, 300),
     "cross entropy": (launch_cross_entropy, 1, 0),
-    "differential": (launch_differential, 6, 0),
     "maxima": (launch_maxima, 1, 0),
 }
 
