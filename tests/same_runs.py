@@ -18,6 +18,7 @@ from attractor.train.display import Display
 from attractor.train.loop import Run, train
 from attractor.train.trainer import StepResult
 
+Interrupt = Callable[[Iterable[int]], None]
 MEASURED = {"tokens_per_second", "peak_memory_bytes", "wall_seconds"}  # fields that differ even between equal runs
 
 

@@ -18,6 +18,13 @@ OVERSIZED = {
 }
 
 EXECUTED = "'study.py' is Python code from outside of attractor's repository, and is executed now\n"
+STUDY = """
+from attractor.study import Axis, Quantity, Scale, Study
+from attractor.train.config import RECIPES
+base = RECIPES["laptop"].replace(d_model=WIDTH, n_steps=2, warmup_steps=0)
+STUDY = Study(title="t", question="q", source="s", rows=Axis("attention", {"standard": {}}),
+    baseline="standard", scales={"smoke": Scale(base, (0, 1))}, quantities=(Quantity("l", "valid_loss"),))
+"""
 
 
 @pytest.fixture
@@ -37,28 +44,18 @@ def test_a_run_that_cannot_fit_is_refused_in_one_line_before_anything_is_written
 
 
 def test_a_long_sequence_is_refused_with_the_accumulation_that_fits(attractor: Command) -> None:
-    assert_refused(
-        attractor("train", "--device=cpu", "--seq-len=200000"), "batch_size must leave", "give accumulation="
-    )
+    said = attractor("train", "--device=cpu", "--seq-len=200000")
+    assert_refused(said, "batch_size must leave", "give accumulation=")
 
 
 def test_a_study_of_runs_that_cannot_fit_is_refused_and_one_of_many_workers_too(
     attractor: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     study = Path("study.py")
-    study.write_text(
-        "from attractor.study import Axis, Quantity, Scale, Study\n"
-        "from attractor.train.config import RECIPES\n"
-        "base = RECIPES['laptop'].replace(d_model=WIDTH, n_steps=2, warmup_steps=0)\n"
-        "STUDY = Study(title='t', question='q', source='s', rows=Axis('attention', {'standard': {}}),\n"
-        "    baseline='standard', scales={'smoke': Scale(base, (0, 1))}, quantities=(Quantity('l', 'valid_loss'),))\n"
-    )
-    text = study.read_text()
-    study.write_text(text.replace("WIDTH", "400_000"))
-    assert_refused(
-        attractor("study", "run", "study.py", "--device=cpu"), "d_model must leave", "got 400000", printed=EXECUTED
-    )
-    study.write_text(text.replace("WIDTH", "64"))
+    study.write_text(STUDY.replace("WIDTH", "400_000"))
+    said = attractor("study", "run", "study.py", "--device=cpu")
+    assert_refused(said, "d_model must leave", "got 400000", printed=EXECUTED)
+    study.write_text(STUDY.replace("WIDTH", "64"))
     monkeypatch.setattr(fit, "free_bytes", lambda device: 2**24)
     said = attractor("study", "run", "study.py", "--device=cpu", "--workers=2", "--launcher=local")
     assert_refused(said, "workers must be few enough", "got 2", "give --workers 1", printed=EXECUTED)
@@ -82,9 +79,8 @@ def test_a_finished_run_is_shown_on_a_machine_that_could_not_train_it(
     monkeypatch.setattr(fit, "free_bytes", lambda device: 1)
     assert attractor("train", "--resume=run", "--device=cpu")[0] == 0
     Path("run/summary.json").unlink()
-    assert_refused(
-        attractor("train", "--resume=run", "--device=cpu"), "must leave the run within the memory that is free"
-    )
+    said = attractor("train", "--resume=run", "--device=cpu")
+    assert_refused(said, "must leave the run within the memory that is free")
 
 
 def test_auto_stores_the_chosen_batch_and_accumulation(attractor: Command, monkeypatch: pytest.MonkeyPatch) -> None:

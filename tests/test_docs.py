@@ -44,16 +44,10 @@ def blocks(page: Path, *languages: str) -> list[tuple[str, str]]:
 
 def run(command: str, folder: Path, source: Path = ROOT / "src") -> str:
     """Run a command as a reader types it, with this environment's programs; return its output, or fail with it."""
-    bin_folder = str(Path(sys.executable).parent)
-    environment = os.environ | {
-        "PATH": bin_folder + os.pathsep + os.environ["PATH"],
-        "PYTHONPATH": str(source),
-        "OMP_NUM_THREADS": "1",
-    }
+    programs = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
+    environment = os.environ | {"PATH": programs, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, (
-        f"`{command}` ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    )
+    assert done.returncode == 0, f"`{command}` failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
 
 
@@ -123,18 +117,15 @@ def test_the_readmes_table_is_the_stored_result() -> None:
     readme = (ROOT / "README.md").read_text()
     judged = JudgedStudy(read_record(ROOT / "results" / "compare-laptop.json"))
     perplexity = judged.headlines[0]
-    lines = {
-        line.split(" | ")[0].removeprefix("| "): line.split(" | ") for line in readme.splitlines() if " | " in line
-    }
+    cells = [line.removeprefix("| ").split(" | ") for line in readme.splitlines() if " | " in line]
+    lines = {first: [first, *others] for first, *others in cells}
     for row in judged.design.rows:
         assert row in lines, f"the README's table lacks {row}"
         _, seeds, _, metric, difference, *_ = lines[row]
         spread = judged.spread(row, "", perplexity)
         assert int(seeds) == spread.n
-        assert [float(number.strip("*\\")) for number in metric.split(" ± ")] == [
-            pytest.approx(spread.mean, rel=1e-3),
-            pytest.approx(spread.sd, abs=6e-3),
-        ]
+        mean, sd = (float(number.strip("*\\")) for number in metric.split(" ± "))
+        assert (mean, sd) == (pytest.approx(spread.mean, rel=1e-3), pytest.approx(spread.sd, abs=6e-3))
         if row != judged.design.baseline:
             interval = judged.differences[row, "", perplexity].verdict.measured
             assert interval is not None
@@ -180,9 +171,8 @@ def test_code_and_commands_of_a_page_run_in_order(
 @pytest.mark.slow
 def test_the_readmes_own_mechanism_gets_its_verdict(tmp_path: Path) -> None:
     """Criterion: its commands run, given a text and a short training, and end with the verdict and the page."""
-    (block,) = re.findall(
-        r"^~~~sh\n(attractor init .*?)^~~~$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
-    )
+    readme = (ROOT / "README.md").read_text()
+    (block,) = re.findall(r"^~~~sh\n(attractor init .*?)^~~~$", readme, re.MULTILINE | re.DOTALL)
     (tmp_path / "notes.txt").write_text("".join(f"{n} squared is {n * n}\n" for n in range(3000)))
     short = block.replace(" notes.txt", " notes.txt --n-steps=40")
     *_, verdict, page = [line for line in run(short, tmp_path).splitlines() if line.startswith(("Mine: ", "runs/"))]

@@ -88,8 +88,7 @@ def test_fences_contain_code_and_colons_contain_directives(page: Path) -> None:
 
 @pytest.mark.parametrize("page", NOTEBOOKS, ids=name)
 def test_a_notebook_holds_no_outputs_and_its_code_and_links_are_those_of_a_page(page: Path) -> None:
-    cells = json.loads(page.read_text())["cells"]
-    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    code = [cell for cell in json.loads(page.read_text())["cells"] if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
     shown = in_docs("notebooks").in_markdown(page.read_text())
     sources = ["".join(cell["source"]) for cell in code if not cell["source"][0].startswith("!")]
@@ -227,8 +226,7 @@ def test_every_finding_names_its_evidence(page: Path) -> None:
     assert len(findings) >= 5
     for finding in findings:
         evidence = r"`test_|`papers/|\(arXiv|^```python|/mechanisms/fast-slow\.md|/claims\.md\)"
-        shown = re.search(evidence, finding, re.MULTILINE)
-        assert shown, finding.splitlines()[0]
+        assert re.search(evidence, finding, re.MULTILINE), finding.splitlines()[0]
 
 
 def test_every_public_room_has_a_page_of_reference() -> None:
@@ -243,9 +241,5 @@ def test_every_public_room_has_a_page_of_reference() -> None:
 def test_docstrings_become_prose_with_literal_formulas() -> None:
     as_rst = in_docs("reference").as_rst
     told = as_rst("Norms |q| of `W_q`, a*b.\n\n    |q|^2 <- x*y   (1)\n\n(1) is kept_ as it is.")
-    assert told.split("\n\n") == [
-        r"Norms \|q\| of ``W_q``, a\*b.",
-        "::",
-        "    |q|^2 <- x*y   (1)",
-        r"\(1) is kept\_ as it is.",
-    ]
+    prose, formula = (r"Norms \|q\| of ``W_q``, a\*b.", r"\(1) is kept\_ as it is."), "    |q|^2 <- x*y   (1)"
+    assert told.split("\n\n") == [prose[0], "::", formula, prose[1]]

@@ -103,16 +103,14 @@ def test_samples_are_solved_side_by_side() -> None:
     assert found.shape == (3, 4)
     for matrix, values in zip(cases, found, strict=True):
         same_values(values, eigenvalues(*linear(matrix))[:4], atol=1e-5)
-    torch.testing.assert_close(
-        spectral_radius(step, x, batched=True), torch.tensor([0.9, 0.5, 0.0]).double(), rtol=0, atol=1e-6
-    )
+    radii = torch.tensor([0.9, 0.5, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(spectral_radius(step, x, batched=True), radii, rtol=0, atol=1e-6)
 
 
 def test_search_that_is_cut_short_warns() -> None:
     matrix = normal(N_LARGE, N_LARGE)
-    with pytest.warns(
-        RuntimeWarning, match=r"relative residual is .* after 40 products; give an Effort with a larger max_iterations"
-    ):
+    said = r"relative residual is .* after 40 products; give an Effort with a larger max_iterations"
+    with pytest.warns(RuntimeWarning, match=said):
         spectral_radius(*linear(matrix), effort=Effort(max_iterations=50))
 
 

@@ -1,20 +1,14 @@
 """Finite-time exponents agree with the singular values of dense products; lost directions have minus infinity."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attractor.analysis import (
-    Effort,
-    finite_time,
-    finite_time_exponents,
-    jacobian,
-    lyapunov_spectrum,
-    sphere_tangent,
-)
+from attractor.analysis import Effort, finite_time, finite_time_exponents, jacobian, lyapunov_spectrum, sphere_tangent
 from attractor.analysis.frames import empty_product, orthonormalise, rounds
 from attractor.errors import InputError
 
@@ -56,9 +50,8 @@ def test_a_frame_shows_less_growth_than_the_product(seed: int) -> None:
 @pytest.mark.parametrize("n_steps", [1, 5])
 def test_any_number_of_exponents_up_to_the_dimension_is_exact(k: int, n_steps: int) -> None:
     matrix = normal(30, 30) / 30**0.5
-    found = finite_time_exponents(
-        lambda x: matrix @ x, torch.zeros(30).double(), n_steps, k, effort=Effort(tolerance=1e-8, max_iterations=300)
-    )
+    effort = Effort(tolerance=1e-8, max_iterations=300)
+    found = finite_time_exponents(lambda x: matrix @ x, torch.zeros(30).double(), n_steps, k, effort=effort)
     torch.testing.assert_close(found, exponents_of(matrix, n_steps)[:k], rtol=0, atol=1e-6)
 
 
@@ -124,26 +117,19 @@ def test_the_number_of_calls_of_the_step() -> None:
         n_calls += 1
         return matrix @ x
 
-    found = finite_time(
-        step, torch.zeros(60, dtype=torch.float64), n_steps=16, k=4, effort=Effort(tolerance=0.0, max_iterations=3)
-    )
-    assert found.n_sweeps == 3
+    x, effort = torch.zeros(60, dtype=torch.float64), Effort(tolerance=0.0, max_iterations=3)
+    assert finite_time(step, x, n_steps=16, k=4, effort=effort).n_sweeps == 3
     assert n_calls <= 16 * (1 + 2 * 3) + 4
     n_calls = 0
-    finite_time(
-        step, torch.zeros(60, dtype=torch.float64), k=4, effort=Effort(tolerance=0.0, max_iterations=3, max_bytes=1)
-    )
+    finite_time(step, x, k=4, effort=replace(effort, max_bytes=1))
     assert n_calls <= 16 * 15 * (4 + 8)
 
 
 def test_too_few_sweeps_warn() -> None:
     matrix = normal(200, 200) / 200**0.5
-    with pytest.warns(
-        RuntimeWarning, match=r"lower bounds: after 1 sweeps their error may be as large as .*max_iterations"
-    ):
-        found = finite_time_exponents(
-            lambda x: matrix @ x, torch.zeros(200).double(), k=2, effort=Effort(max_iterations=1)
-        )
+    effort = Effort(max_iterations=1)
+    with pytest.warns(RuntimeWarning, match=r"lower bounds: after 1 sweeps their error may be .*max_iterations"):
+        found = finite_time_exponents(lambda x: matrix @ x, torch.zeros(200).double(), k=2, effort=effort)
     assert (found < exponents_of(matrix, 16)[:2]).all()
 
 

@@ -30,8 +30,7 @@ def survival(log_decay: torch.Tensor) -> torch.Tensor:
 def test_constant_decay_holds_a_geometric_sum(a: float) -> None:
     """Criterion: the memory is (1 - a^(t+1)) / (1 - a), which is 1 at a = 0 and tends to the length of the decay."""
     log_decay = torch.full((2, 400), a, dtype=torch.float64).log()
-    t = torch.arange(400)
-    expected = (1 - torch.tensor(a, dtype=torch.float64) ** (t + 1)) / (1 - a)
+    expected = (1 - torch.tensor(a, dtype=torch.float64) ** (torch.arange(400) + 1)) / (1 - a)
     torch.testing.assert_close(effective_memory(log_decay), expected.expand(2, -1))
     torch.testing.assert_close(decay_length(log_decay), torch.full((2, 400), 1 / (1 - a), dtype=torch.float64))
     torch.testing.assert_close(effective_memory(log_decay)[:, -1], decay_length(log_decay)[:, -1])
@@ -73,8 +72,7 @@ def test_known_maps() -> None:
 def test_ties_are_not_lost_to_rounding(length: int, dtype: torch.dtype) -> None:
     """Criterion: in any precision, half the mass of a uniform row of even length lies in exactly half of its
     positions."""
-    row = torch.full((1, length), 1 / length, dtype=dtype)
-    assert distance_holding(row).item() == length // 2 - 1
+    assert distance_holding(torch.full((1, length), 1 / length, dtype=dtype)).item() == length // 2 - 1
 
 
 @pytest.mark.parametrize("a", [0.3, 0.9, 0.98])

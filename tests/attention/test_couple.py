@@ -125,8 +125,7 @@ def test_order_of_convergence(integrator: type[Dynamics], order: int, shared_for
             return torch.cat(coupling(*state()), dim=-1)
 
     exact = end(Leapfrog, 1000)
-    counts = [16, 32, 64]
-    errors = torch.stack([(end(integrator, n) - exact).norm() for n in counts]).log2()
+    errors = torch.stack([(end(integrator, n) - exact).norm() for n in [16, 32, 64]]).log2()
     slopes = errors[:-1] - errors[1:]
     assert (slopes - order).abs().max() < 0.2, slopes
 
@@ -212,8 +211,7 @@ def test_zero_start_is_the_identity_and_can_open(integrator: type[Dynamics]) -> 
         assert gradient.all()
     with torch.no_grad():
         coupling.gate.fill_(30.0)
-    plain = coupling_of(integrator(), heads)
-    torch.testing.assert_close(coupling(q, k), plain(q, k))
+    torch.testing.assert_close(coupling(q, k), coupling_of(integrator(), heads)(q, k))
 
 
 @every_integrator
@@ -237,21 +235,13 @@ def test_mlp_only_leaves_keys_alone() -> None:
     torch.testing.assert_close(q_next, q + F.silu(q @ inner.T) @ outer.T)
 
 
-@pytest.mark.parametrize(
-    ("name", "extra"),
-    [
-        ("coupled-euler", 65_600),
-        ("coupled-hamiltonian", 65_600),
-        ("mlp-only", 65_536),
-        ("coupled-linear", 8 * (64 * 64 + 8)),
-        ("coupled-symplectic", 8 * (64 * 64 + 8)),
-        ("phase", 8 * 64 * 64),
-        ("differential", 64),
-        ("differential-original", 8 * (4 * 32 + 64)),
-        ("differential-v2", 8 * (512 * 512 + 512 * 8)),
-        ("uniform", -8 * 2 * 512 * 512),
-    ],
-)
+MORE = {"coupled-euler": 65_600, "coupled-hamiltonian": 65_600, "mlp-only": 65_536}
+MORE |= dict.fromkeys(("coupled-linear", "coupled-symplectic"), 8 * (64 * 64 + 8)) | {"phase": 8 * 64 * 64}
+MORE |= {"differential": 64, "differential-original": 8 * (4 * 32 + 64)}
+MORE |= {"differential-v2": 8 * (512 * 512 + 512 * 8), "uniform": -8 * 2 * 512 * 512}
+
+
+@pytest.mark.parametrize(("name", "extra"), MORE.items())
 def test_parameters_of_a_mechanism(name: str, extra: int) -> None:
     """Criterion: L = 8 layers of H = 8 heads of width 64 have the paper's counts beyond standard attention, or ours
     where the paper gives none."""

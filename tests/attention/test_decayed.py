@@ -11,7 +11,6 @@ from attractor.attention import Attention, Rope, build
 from attractor.attention.hooks import capture
 from attractor.attention.mask import Mask, lower_triangle
 from attractor.attention.score.decayed import log_survival
-from attractor.control.heads import attention_view, known_heads
 from attractor.kernels.decay import PIECE
 from tiers import fast_alone
 
@@ -117,17 +116,13 @@ def test_decays_of_one_and_zero_are_the_known_limits() -> None:
     """Criterion: a = 1 is linear attention without decay; with a = 0 each position sees only its own value, up to a
     factor."""
     x = some_x()
-    layer = layer_of(openness=80.0)
-    q, k, v = layer.project(x)
-    sums = (q @ k.mT / K**0.5).tril() @ v[..., :-1]
-    normed = sums / (sums.square().mean(-1, keepdim=True) + 1).sqrt()
-    torch.testing.assert_close(layer(x)[0], layer.output(normed, x))
-
-    layer = layer_of(openness=-80.0)
-    q, k, v = layer.project(x)
-    own = (q * k).sum(-1, keepdim=True) / K**0.5 * v[..., :-1]
-    normed = own / (own.square().mean(-1, keepdim=True) + 1).sqrt()
-    torch.testing.assert_close(layer(x)[0], layer.output(normed, x))
+    for openness in (80.0, -80.0):
+        layer = layer_of(openness)
+        q, k, v = layer.project(x)
+        products = q @ k.mT / K**0.5
+        context = (products.tril() if openness > 0 else products * torch.eye(T)) @ v[..., :-1]
+        normed = context / (context.square().mean(-1, keepdim=True) + 1).sqrt()
+        torch.testing.assert_close(layer(x)[0], layer.output(normed, x))
 
 
 @pytest.mark.parametrize("size", [1e-6, 1e-3, 1.0, 1e3])
@@ -161,11 +156,8 @@ def test_long_memories_survive_half_precision(mixed: bool, within: float) -> Non
     """Criterion: cached bf16 decays give a memory of 256 positions within 0.4%, or 1.5% if the bias is bf16 as well.
     The decay a itself would round to 1 - 1/256 or 1."""
     layer, x = build("decay", WIDTH, H), some_x().float()
-    if mixed:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            _, _, v = layer.project(x)
-    else:
-        _, _, v = layer.bfloat16().project(x.bfloat16())
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+        _, _, v = layer.project(x) if mixed else layer.bfloat16().project(x.bfloat16())
     assert v.dtype == torch.bfloat16
     length = decay_length(v[..., -1])
     torch.testing.assert_close(length, torch.full_like(length, 256.0), rtol=within, atol=0)
@@ -202,8 +194,7 @@ def test_tapped_weights_are_shares_of_the_summed_products() -> None:
     with capture("weights", "logits") as seen:
         layer(x)
     q, k, v = layer.project(x)
-    kept = log_survival(v[..., -1], T, Mask(causal=True)).exp().tril()
-    products = (q @ k.mT) * kept
+    products = (q @ k.mT) * log_survival(v[..., -1], T, Mask(causal=True)).exp().tril()
     torch.testing.assert_close(seen["weights"][0], products.abs() / products.abs().sum(-1, keepdim=True))
     assert seen["logits"] == []
 
@@ -225,9 +216,3 @@ def test_taps_change_nothing_and_decoding_continues_after_any_chunk() -> None:
     cache = layer.new_cache()
     parts = [layer(part, cache=cache)[0] for part in x.split((PIECE - 1, PIECE, 1, 3), dim=1)]
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-10, atol=1e-10)
-
-
-def test_control_of_logits_passes_over_it() -> None:
-    layer = layer_of()
-    assert attention_view("layer", layer) is None
-    assert known_heads(layer) == []

@@ -57,15 +57,12 @@ def test_limits() -> None:
     none, one = torch.zeros_like(rate), torch.ones_like(rate)
     _, last = recurrent_delta(q, k, v, log_decay, none, 1.0, state)
     torch.testing.assert_close(last, log_decay.sum(2).exp()[..., None, None] * state)
-    context, _ = recurrent_delta(
-        k / k.norm(dim=-1, keepdim=True), k / k.norm(dim=-1, keepdim=True), v, none, one, 1.0, state
-    )
-    torch.testing.assert_close(context, v)
+    unit = k / k.norm(dim=-1, keepdim=True)
+    torch.testing.assert_close(recurrent_delta(unit, unit, v, none, one, 1.0, state)[0], v)
     axes = torch.eye(K, dtype=torch.float64).expand(B, H, K, K)
-    context, _ = recurrent_delta(
-        q[:, :, :K], axes, v[:, :, :K], none[..., :K], rate[..., :K], 1.0, torch.zeros_like(state)
-    )
-    torch.testing.assert_close(context, (q[:, :, :K] @ axes.mT * rate[..., None, :K]).tril() @ v[:, :, :K])
+    q, v, none, rate = (x[:, :, :K] for x in (q, v, none, rate))
+    context, _ = recurrent_delta(q, axes, v, none, rate, 1.0, torch.zeros_like(state))
+    torch.testing.assert_close(context, (q @ axes.mT * rate[..., None, :]).tril() @ v)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +83,7 @@ def test_weights_times_values_are_the_context(mask: Mask) -> None:
 
 def layer_and_input(length: int) -> tuple[Attention, Tensor]:
     torch.manual_seed(0)
-    layer = build("gated-deltanet", WIDTH, 4).double()
-    return layer, torch.randn(1, length, WIDTH, dtype=torch.float64)
+    return build("gated-deltanet", WIDTH, 4).double(), torch.randn(1, length, WIDTH, dtype=torch.float64)
 
 
 def in_documents(beginnings: list[int], length: int) -> Tensor:
@@ -170,8 +166,6 @@ def test_the_kernel_of_another_package_is_given_its_own_layout(monkeypatch: pyte
     ops.chunk_gated_delta_rule = chunk_gated_delta_rule  # type: ignore[attr-defined]
     for name, module in (("fla", ModuleType("fla")), ("fla.ops", ModuleType("fla.ops")), (ops.__name__, ops)):
         monkeypatch.setitem(sys.modules, name, module)
-    parts = inputs(7)
-    for found, expected in zip(
-        delta_attention_on_gpu(*parts[:5], 0.5, parts[5]), recurrent_delta(*parts[:5], 0.5, parts[5]), strict=True
-    ):
-        torch.testing.assert_close(found, expected)
+    *parts, state = inputs(7)
+    found, expected = (f(*parts, 0.5, state) for f in (delta_attention_on_gpu, recurrent_delta))
+    torch.testing.assert_close(found, expected)

@@ -47,12 +47,8 @@ def penalty_by_hand(layer: Attention, x: Tensor, mask: bool | Tensor, rope: Rope
         logits = cap * (logits / cap).tanh()
     allowed = resolve_mask(mask, 2, T, T, x.device).spelled_out(T, T, x.device)
     allowed = torch.ones(T, T, dtype=torch.bool) if allowed is None else allowed
-    rows = [
-        row[may].exp().sum().log() ** 2
-        for row, may in zip(logits.reshape(-1, T), allowed.expand(logits.shape).reshape(-1, T), strict=True)
-        if may.any()
-    ]
-    return Z * torch.stack(rows).mean()
+    pairs = zip(logits.reshape(-1, T), allowed.expand(logits.shape).reshape(-1, T), strict=True)
+    return Z * torch.stack([row[may].exp().sum().log() ** 2 for row, may in pairs if may.any()]).mean()
 
 
 @pytest.mark.parametrize("name", tiered(SCORED))
@@ -97,25 +93,21 @@ def test_no_cost_outside_training(monkeypatch: pytest.MonkeyPatch) -> None:
     assert layer_of("standard")(some_x())[1] == 0
 
 
+ROWS = ([0, 1], [0], [1])  # the queries that attend to anything
+
+
 def test_a_query_that_attends_to_nothing_does_not_count() -> None:
     """Criterion: rows that attend to nothing change neither the mean nor a gradient; without any other row the penalty
     is 0."""
     layer, x = layer_of("standard", z_loss=Z), some_x()[:1]
     whole = torch.ones(T, T, dtype=torch.bool)
-    some = whole.clone()
-    some[2:] = False
-    parts = [whole.clone() for _ in range(2)]
-    parts[0][1:] = False
-    parts[1][0], parts[1][2:] = False, False
-    found, *each = (layer(x, mask)[1] for mask in (some, *parts))
+    some, first, second = (whole & torch.isin(torch.arange(T), rows)[:, None] for rows in map(torch.tensor, ROWS))
+    found, *each = (layer(x, mask)[1] for mask in (some, first, second))
     torch.testing.assert_close(found, sum(each) / 2)
     empty = layer(x, torch.zeros(T, T, dtype=torch.bool))[1]
     assert empty == 0
-    assert all(
-        g.isfinite().all()
-        for g in torch.autograd.grad(empty, layer.project.parameters(), allow_unused=True)
-        if g is not None
-    )
+    gradients = torch.autograd.grad(empty, layer.project.parameters(), allow_unused=True)
+    assert all(gradient.isfinite().all() for gradient in gradients if gradient is not None)
 
 
 def test_recomputed_blocks_have_the_same_penalty() -> None:
@@ -152,7 +144,6 @@ def test_stacked_seeds_have_the_penalty(name: str) -> None:
 @pytest.mark.parametrize("shape", [(0, 4), (1, 0)], ids=["no sequence", "no position"])
 @pytest.mark.parametrize("name", ["standard", "differential"])
 def test_an_empty_batch_has_no_penalty(name: str, shape: tuple[int, int]) -> None:
-    layer = build(name, 8, 2, z_loss=0.1).train()
-    out, penalty = layer(torch.zeros(*shape, 8))
+    out, penalty = build(name, 8, 2, z_loss=0.1).train()(torch.zeros(*shape, 8))
     assert out.shape == (*shape, 8)
     assert penalty.item() == 0

@@ -60,13 +60,18 @@ def test_linear_scaling_is_slower_positions() -> None:
     torch.testing.assert_close(Rope(8, scaling="linear:4").at(4 * positions)(x), Rope(8).at(positions)(x))
 
 
+def frequencies(rope: Rope, length: int = 2) -> torch.Tensor:
+    """Return the angles between two neighbouring positions, in a sequence of this length."""
+    rotation = rope.at(torch.arange(length))
+    return torch.atan2(rotation.sin, rotation.cos)[1]
+
+
 def test_llama3_keeps_what_turns_often_and_slows_what_hardly_turns() -> None:
     """Criterion: a frequency f that turns more than HIGH times within LENGTH positions stays f; below LOW turns it
     becomes f / F; between, the factor is interpolated linearly."""
     length, low, high, factor = 1000, 1.0, 4.0, 8.0
-    plain, slowed = Rope(64, 1e4), Rope(64, 1e4, scaling=f"llama3:{factor}:{low}:{high}:{length}")
-    one = torch.tensor([1])  # the angle of position 1 is the frequency itself
-    before, after = (torch.atan2(rope.at(one).sin, rope.at(one).cos).flatten() for rope in (plain, slowed))
+    scalings = (None, f"llama3:{factor}:{low}:{high}:{length}")
+    before, after = (frequencies(Rope(64, 1e4, scaling)) for scaling in scalings)
     turns = length * before / (2 * math.pi)
     often, hardly = turns >= high, turns <= low
     between = ~often & ~hardly
@@ -75,18 +80,6 @@ def test_llama3_keeps_what_turns_often_and_slows_what_hardly_turns() -> None:
     torch.testing.assert_close(after[hardly], before[hardly] / factor)
     share = (turns[between] - low) / (high - low)
     torch.testing.assert_close(after[between], before[between] * (share + (1 - share) / factor))
-
-
-def frequencies(rope: Rope, length: int = 2) -> torch.Tensor:
-    """Return the angles between two neighbouring positions, in a sequence of this length."""
-    rotation = rope.at(torch.arange(length))
-    return torch.atan2(rotation.sin, rotation.cos)[1]
-
-
-def size(rope: Rope) -> float:
-    """Return the factor by which rotated vectors are longer."""
-    rotation = rope.at(torch.arange(2))
-    return rotation.cos[0, 0].item()
 
 
 def test_dynamic_scaling_begins_beyond_its_length_and_raises_theta() -> None:
@@ -98,7 +91,8 @@ def test_dynamic_scaling_begins_beyond_its_length_and_raises_theta() -> None:
 
 def test_yarn_keeps_fast_turns_and_slows_slow_ones_and_enlarges() -> None:
     """Between FAST and SLOW turns in LENGTH positions, the share of the slowed frequency grows evenly."""
-    plain, scaled = (frequencies(Rope(64, 1e4, scaling)) for scaling in (None, "yarn:8:1000:32:1:1.25"))
+    rope = Rope(64, 1e4, "yarn:8:1000:32:1:1.25")
+    plain, scaled = frequencies(Rope(64, 1e4)), frequencies(rope)
     turns = 1000 * plain / (2 * math.pi)
     ratio, is_between = scaled / plain, (turns < 32) & (turns > 1)
     number = torch.arange(32)
@@ -108,18 +102,16 @@ def test_yarn_keeps_fast_turns_and_slows_slow_ones_and_enlarges() -> None:
     share = (number - first) / (last - first)
     between = slice(first, last + 1)
     torch.testing.assert_close(ratio[between], (1 - share + share / 8)[between].double())
-    assert size(Rope(64, 1e4, "yarn:8:1000:32:1:1.25")) == 1.25
+    assert rope.at(torch.arange(2)).cos[0, 0] == 1.25, "the factor by which rotated vectors are longer"
     assert not torch.equal(frequencies(Rope(64, 1e4, "yarn-exact:8:1000:32:1:1.25")), scaled)
 
 
 def test_longrope_divides_by_one_list_up_to_its_length_and_by_another_beyond() -> None:
-    scaling = "longrope:16:1.5:1,2,4,8:2,4,8,16"
-    plain, rope = frequencies(Rope(8)), Rope(8, scaling=scaling)
+    plain, rope = frequencies(Rope(8)), Rope(8, scaling="longrope:16:1.5:1,2,4,8:2,4,8,16")
     short = torch.tensor([1, 2, 4, 8])
     for length, factors in ((16, short), (17, 2 * short)):
-        rotation = rope.at(torch.arange(length))
-        torch.testing.assert_close(torch.atan2(rotation.sin, rotation.cos)[1], plain / factors)
-        assert rotation.cos[0, 0] == 1.5
+        torch.testing.assert_close(frequencies(rope, length), plain / factors)
+        assert rope.at(torch.arange(length)).cos[0, 0] == 1.5
 
 
 @pytest.mark.parametrize("scaling", ["dynamic:4:16", "longrope:16:1.5:1,2,4,8:2,4,8,16"])
@@ -205,8 +197,7 @@ def test_grid_rotation_turns_queries_keys_and_values_and_turns_outputs_back() ->
     with torch.no_grad():
         q, k, v = layer.project(x)
         weights = (torch.einsum("bhia,ijac,bhjc->bhij", q, moved, k) / 8**0.5).softmax(-1)
-        context = torch.einsum("bhij,ijac,bhjc->bhia", weights, moved, v)
-        expected = layer.output(context, x)
+        expected = layer.output(torch.einsum("bhij,ijac,bhjc->bhia", weights, moved, v), x)
         attended, _ = layer(x, False, GridRope(8, n_cells=9).at(torch.arange(9)))
     torch.testing.assert_close(attended, expected)
 
@@ -215,10 +206,8 @@ def test_grid_rotation_sees_only_how_cells_lie_to_each_other() -> None:
     """Criterion: four cells in a square have the same outputs at any place of the board, but not in a row."""
     layer, x, rope = build("gated", d_model=16, n_heads=2).double(), vectors(1, 4, 16), GridRope(8, n_cells=81)
     with torch.no_grad():
-        corner, middle, row = (
-            layer(x, False, rope.at(torch.tensor(cells)))[0]
-            for cells in ([0, 1, 9, 10], [42, 43, 51, 52], [0, 1, 2, 3])
-        )
+        places = ([0, 1, 9, 10], [42, 43, 51, 52], [0, 1, 2, 3])
+        corner, middle, row = (layer(x, False, rope.at(torch.tensor(cells)))[0] for cells in places)
     torch.testing.assert_close(corner, middle)
     assert not torch.allclose(corner, row)
 

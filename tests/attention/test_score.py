@@ -139,17 +139,12 @@ def test_softcap_is_the_formula() -> None:
     torch.testing.assert_close(weights, capped.softmax(-1))
 
 
-SCORES: dict[str, Scoring] = {
-    "softmax": Softmax(),
-    "softcap": Softmax(softcap=1.0),
-    "uniform": Uniform(),
-    **{form: Differential(form=form) for form in FORMS},
-    "scalar softcap": Differential(softcap=1.0),
-}
-every_score = pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
+ONE_MAP: dict[str, Scoring] = {"softmax": Softmax(), "softcap": Softmax(softcap=1.0), "uniform": Uniform()}
+TWO_MAPS: dict[str, Scoring] = {form: Differential(form=form) for form in FORMS}
+SCORES = ONE_MAP | TWO_MAPS | {"scalar softcap": Differential(softcap=1.0)}
 
 
-@every_score
+@pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
 def test_dropout_acts_only_in_training(score: Scoring) -> None:
     """Criterion: in evaluation every bit equals that of a layer without dropout; in training every call differs."""
     plain, dropping = layer_of(score), layer_of(score, dropout=0.5)
@@ -160,7 +155,7 @@ def test_dropout_acts_only_in_training(score: Scoring) -> None:
     assert torch.equal(plain.train()(x)[0], plain.eval()(x)[0])
 
 
-@pytest.mark.parametrize("score", [Softmax(), Softmax(softcap=1.0), Uniform()], ids=["softmax", "softcap", "uniform"])
+@pytest.mark.parametrize("score", ONE_MAP.values(), ids=ONE_MAP)
 def test_dropout_keeps_the_mean(score: Scoring) -> None:
     """Criterion: over 4,000 sequences the mean output equals that without dropout within 5 standard errors."""
     x = some_x()[:1].expand(4000, -1, -1)
@@ -227,8 +222,7 @@ def test_maps_are_tapped_first_then_second(form: str) -> None:
 def test_lambda_starts_as_a_function_of_depth(layer_index: int) -> None:
     expected = 0.8 - 0.6 * math.exp(-0.3 * layer_index)
     for name in ("differential", "differential-original"):
-        score = build(name, WIDTH, H, layer_index=layer_index).score
-        assert score.lambda_init == expected
+        assert build(name, WIDTH, H, layer_index=layer_index).score.lambda_init == expected
     scalar = build("differential", WIDTH, H, layer_index=layer_index).score.scalar
     torch.testing.assert_close(scalar, torch.full((H,), expected))
     assert build("differential", WIDTH, H).score.lambda_init == pytest.approx(0.2)
@@ -270,9 +264,8 @@ def test_training_in_half_precision_on_a_cpu_attends_in_fp32(dtype: torch.dtype,
     assert out.dtype == dtype
     assert torch.equal(out, expected.to(dtype))
     weight = torch.randn(out.shape, generator=generator).to(dtype)
-    found = torch.autograd.grad(out, (q, k, v), weight)
-    wanted = torch.autograd.grad(expected, wide, weight.float())
-    for gradient, in_fp32 in zip(found, wanted, strict=True):
+    gradients = torch.autograd.grad(out, (q, k, v), weight), torch.autograd.grad(expected, wide, weight.float())
+    for gradient, in_fp32 in zip(*gradients, strict=True):
         assert torch.equal(gradient, in_fp32.to(dtype))
 
 

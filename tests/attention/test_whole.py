@@ -272,10 +272,7 @@ REFUSED = {
     ),
     "shape.py": (FILE.replace("self.out(self.scale * x.cumsum(1))", "x[:, :1]"), "must return a tensor of the shape"),
     "fails.py": (FILE.replace("x.cumsum(1)", "x.cumsun(1)"), "fails at 2 x 12 x 16: AttributeError"),
-    "leaks.py": (
-        FILE.replace("x.cumsum(1)", "x.flip(1)"),
-        "must see the past alone, and",
-    ),
+    "leaks.py": (FILE.replace("x.cumsum(1)", "x.flip(1)"), "must see the past alone, and"),
     "sizes.py": (FILE.replace("n_heads, scale=1.0", "n_heads, groups"), "must take its sizes as d_model and n_heads"),
     "nothing.py": ("x = 1", "it defines none; give nothing.py:NAME"),
     "nan.py": (FILE.replace("x.cumsum(1)", "x.cumsum(1) / 0"), "must return finite numbers"),
@@ -309,8 +306,7 @@ def test_a_run_of_a_file_is_read_with_the_file_alone_and_keeps_its_source(attrac
     assert (said.code, said.err) == (0, "")
     assert said.out.count("Sum joined whole: it lacks a cache") == 1
     assert Path("run/mechanism.py").read_text() == FILE
-    generated = attractor_command("generate", "run", "--code=own.py", "--max-new-tokens=3")
-    assert generated.code == 0
+    assert attractor_command("generate", "run", "--code=own.py", "--max-new-tokens=3").code == 0
     Path("run").rename("other")
     for command in (["generate", "other"], ["train", "--resume=other"], ["evaluate", "other"]):
         done = subprocess.run(

@@ -14,17 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from attractor.attention import PRESETS, Attention, AttentionConfig, Cache, Rope, build
 from attractor.attention.couple.euler import Euler
 from attractor.attention.mask import Mask, lower_triangle
+from attractor.attention.score import window as windows
 from attractor.attention.score.softmax import attend, logit_penalty
-from attractor.attention.score.window import (
-    TILE,
-    block_sizes,
-    by_flex,
-    in_blocks,
-    pairs_computed,
-    pairs_seen,
-    suits_flex,
-    tiles_seen,
-)
+from attractor.attention.score.window import block_sizes, by_flex, in_blocks, pairs_computed, pairs_seen, tiles_seen
 from attractor.errors import InputError
 from attractor.kernels.vmap_attention import attention_under_vmap
 from several_processes import together
@@ -81,8 +73,9 @@ def test_blocks_equal_the_mask(window: int, length: int) -> None:
 def test_tiles_are_those_in_which_a_query_sees_a_key(n_queries: int, n_keys: int, window: int) -> None:
     """Criterion: no tile of the mask is left out, and no other is computed."""
     seen = lower_triangle(n_queries, n_keys, torch.device("cpu"), window)
-    padded = torch.nn.functional.pad(seen, (0, -n_keys % TILE, 0, -n_queries % TILE))
-    expected = padded.unflatten(0, (-1, TILE)).unflatten(2, (-1, TILE)).any(3).any(1)
+    tile = windows.TILE
+    padded = torch.nn.functional.pad(seen, (0, -n_keys % tile, 0, -n_queries % tile))
+    expected = padded.unflatten(0, (-1, tile)).unflatten(2, (-1, tile)).any(3).any(1)
     found = tiles_seen(n_queries, n_keys, window, torch.device("cpu")).to_dense()
     assert torch.equal(found[0, 0].bool(), expected)
 
@@ -102,16 +95,15 @@ def compare_flex_with_the_mask() -> None:
         found = torch.compile(flex, backend="eager", fullgraph=True)(q, k, v)
         expected = attend(q, k, v, Mask(allowed=lower_triangle(150, 200, q.device, 70)), 0.3, softcap)
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    assert not suits_flex(q.requires_grad_(), dropout=0.0), "on a CPU blocks are computed"
+    assert not windows.suits_flex(q.requires_grad_(), dropout=0.0), "on a CPU blocks are computed"
 
 
 @with_window
 def test_a_mechanism_with_a_window_equals_itself_with_the_mask(name: str) -> None:
     """Criterion: outputs and all gradients agree to 1e-10 in fp64."""
     x = inputs(90, batch=1)
-    mask = lower_triangle(90, 90, x.device, 16)
     windowed = outputs_and_gradients(layer_of(name, window=16, z_loss=0.1), x, True)
-    masked = outputs_and_gradients(layer_of(name, z_loss=0.1), x, mask)
+    masked = outputs_and_gradients(layer_of(name, z_loss=0.1), x, lower_triangle(90, 90, x.device, 16))
     for found, expected in zip(windowed, masked, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
@@ -141,8 +133,7 @@ def test_a_window_of_one_sees_only_its_own_position() -> None:
     layer = layer_of("standard", window=1)
     for length in (5, 100):
         x = inputs(length)
-        values = layer.project(x)[2]
-        torch.testing.assert_close(layer(x)[0], layer.output(values, x))
+        torch.testing.assert_close(layer(x)[0], layer.output(layer.project(x)[2], x))
 
 
 @with_window
@@ -227,25 +218,21 @@ def test_blocks_reach_as_far_back_as_the_window() -> None:
         assert window - 1 <= first < max(window + rows, 2 * rows)
 
 
+ALL, PAST = torch.ones(6, 6, dtype=torch.bool), "a window holds only past positions"
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: build("standard", 16, 4, window=0), r"^window must be an integer of at least 1, or None, got 0; "),
     (lambda: build("differential", 16, 4, window=-3), r"^window must be an integer of at least 1, or None, got -3; "),
     (lambda: build("standard", 16, 4, window=True), r"^window must be an integer, or None, got True$"),
     (lambda: build("uniform", 16, 4, window=8), r"^window must be left out under score Uniform, got 8; only attention"),
     (lambda: build("decay", 16, 4, window=8), r"^window must be left out under score Decayed, got 8; only attention"),
-    (
-        lambda: layer_of("standard", window=4)(inputs(6), False),
-        r"^causal_mask must be True or a causal tensor under window=4, got False; a window holds only past positions",
-    ),
-    (
-        lambda: layer_of("standard", window=4)(inputs(6), torch.ones(6, 6, dtype=torch.bool)),
-        r"^causal_mask must allow no later key under window=4, got one that does; a window holds only past positions",
-    ),
-    (
-        lambda: layer_of("standard", window=4)(inputs(6), cache=Cache()),
-        r"^cache must be of window=4, as the layer, got None; make it by layer.new_cache\(\)$",
-    ),
+    (lambda: of_four(False), rf"^causal_mask must be True or a causal tensor under window=4, got False; {PAST}"),
+    (lambda: of_four(ALL), rf"^causal_mask must allow no later key under window=4, got one that does; {PAST}"),
+    (lambda: of_four(cache=Cache()), r"^cache must be of window=4, .* got None; make it by layer.new_cache\(\)$"),
 ]
+
+
+def of_four(*given: Any, **more: Any) -> Any:
+    return layer_of("standard", window=4)(inputs(6), *given, **more)
 
 
 @pytest.mark.parametrize(("attempt", "message"), WRONG, ids=[message[1:40] for _, message in WRONG])
@@ -269,7 +256,7 @@ def test_a_mask_is_checked_once_and_again_after_a_change_in_place() -> None:
         with pytest.raises(InputError, match="causal_mask must allow no later key under window=4"):
             layer(x, mask)
     with torch.inference_mode(), pytest.raises(InputError, match="causal_mask must allow no later key under window=4"):
-        layer(x, torch.ones(6, 6, dtype=torch.bool))
+        layer(x, ALL.clone())
 
 
 @contextmanager

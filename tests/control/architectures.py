@@ -318,8 +318,7 @@ def page() -> str:
         sum(import_of(outcome.model_type) == "yes" for outcome in rows),
         sum(outcome.clip is not None and not outcome.measure for outcome in rows),
     ]
-    lines = map(line_of, rows)
-    return HEAD_OF_PAGE.format(transformers.__version__, *counts) + "\n".join(lines) + "\n"
+    return HEAD_OF_PAGE.format(transformers.__version__, *counts) + "\n".join(map(line_of, rows)) + "\n"
 
 
 if __name__ == "__main__":

@@ -4,10 +4,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
+from attractor.attention import PRESETS
 from attractor.models import TransformerConfig
 
 B, T = 3, 21
+SCORING = [name for name in PRESETS if name not in ("uniform", "decay", "gated-deltanet")]
 
 
 def small(attention: str = "standard", seed: int = 0, **changes: Any) -> nn.Module:
@@ -21,52 +24,23 @@ def tokens(seed: int, batch: int = B) -> Tensor:
     return torch.randint(40, (batch, T), generator=torch.Generator().manual_seed(seed))
 
 
-COMMON = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "vocab_size": 40,
-    "intermediate_size": 16,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+COMMON = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 40, "intermediate_size": 16} | SPECIAL
+COMMON |= {"max_position_embeddings": 64}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
-LATENT = {
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "kv_lora_rank": 12,
-    "qk_nope_head_dim": 10,
-    "qk_rope_head_dim": 6,
-    "v_head_dim": 14,
-    "n_routed_experts": 2,
-    "num_experts_per_tok": 1,
-    "n_group": 1,
-    "topk_group": 1,
-    "moe_intermediate_size": 8,
-    "first_k_dense_replace": 2,
-}
+LATENT = {"num_attention_heads": 4, "num_key_value_heads": 4, "kv_lora_rank": 12, "qk_nope_head_dim": 10}
+LATENT |= {"qk_rope_head_dim": 6, "v_head_dim": 14, "n_routed_experts": 2, "num_experts_per_tok": 1}
+LATENT |= {"n_group": 1, "topk_group": 1, "moe_intermediate_size": 8, "first_k_dense_replace": 2}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {**COMMON, **HEADS}),
     "llama-biased": ("LlamaConfig", {**COMMON, **HEADS, "num_key_value_heads": 4, "attention_bias": True}),
     "qwen2": ("Qwen2Config", {**COMMON, **HEADS}),
     "mistral": ("MistralConfig", {**COMMON, **HEADS, "sliding_window": 5}),
-    "gemma2": (
-        "Gemma2Config",
-        {**COMMON, **HEADS, "head_dim": 8, "sliding_window": 5, "attn_logit_softcapping": 0.5},
-    ),
+    "gemma2": ("Gemma2Config", {**COMMON, **HEADS, "head_dim": 8, "sliding_window": 5, "attn_logit_softcapping": 0.5}),
     "gpt2": (
         "GPT2Config",
-        {
-            "n_embd": 32,
-            "n_layer": 2,
-            "n_head": 4,
-            "vocab_size": 40,
-            "n_positions": 64,
-            "scale_attn_by_inverse_layer_idx": True,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-        },
+        {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 40, "n_positions": 64}
+        | {"scale_attn_by_inverse_layer_idx": True, "bos_token_id": 1, "eos_token_id": 2},
     ),
     "gpt-neox": ("GPTNeoXConfig", {**COMMON, "num_attention_heads": 4}),
     "phi3": ("Phi3Config", {**COMMON, **HEADS}),
@@ -114,5 +88,17 @@ def give_gradients(model: nn.Module, step: int) -> None:
         parameter.grad = gradient if parameter.requires_grad else None
 
 
+def take_steps(model: nn.Module, optimizer: Optimizer, steps: range = range(1)) -> None:
+    for step in steps:
+        give_gradients(model, step)
+        optimizer.step()
+
+
 def weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def assert_same(model: nn.Module, wanted: nn.Module | dict[str, Tensor]) -> None:
+    """Check that a model has the weights of another, or those that are given, to the bit."""
+    for name, weight in (weights(wanted) if isinstance(wanted, nn.Module) else wanted).items():
+        assert torch.equal(model.get_parameter(name), weight), name

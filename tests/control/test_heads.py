@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attractor.attention import PRESETS, Attention, build
 from attractor.attention.hooks import capture
 from attractor.attention.score.differential import Differential
-from attractor.control.heads import attention_view, query_key_heads
+from attractor.control.heads import attention_view, known_heads, query_key_heads
 from attractor.control.views import DotProduct, QueryKeyHeads, Rows
 from attractor.errors import InputError
 
@@ -115,12 +115,10 @@ def test_each_part_scales_the_logits_of_its_equation(case: str) -> None:
 
 
 def test_rows_are_views_of_the_parameter() -> None:
-    layer = layer_of("differential gqa")
-    view = view_of(layer)
+    view = view_of(layer_of("differential gqa"))
     assert isinstance(view, DotProduct)
     for rows in view.parts().values():
-        together = torch.cat([rows.of(head) for head in range(rows.n_heads)])
-        equal(together, rows.weight[rows.index])
+        equal(torch.cat([rows.of(head) for head in range(rows.n_heads)]), rows.weight[rows.index])
         assert sorted(rows.index.tolist()) == list(range(rows.weight.shape[0])), "every row belongs to one head"
         assert all(rows.of(head).untyped_storage().data_ptr() == rows.weight.data_ptr() for head in range(rows.n_heads))
 
@@ -134,7 +132,10 @@ def test_layers_are_found_in_order_and_by_name() -> None:
     assert all(model.get_submodule(view.name) is view.module for view in views)
 
 
-def test_a_layer_without_scores_has_no_heads() -> None:
-    assert attention_view("layer", build("uniform", WIDTH, HEADS)) is None
+@pytest.mark.parametrize("name", ["uniform", "decay"])
+def test_a_layer_without_scores_has_no_heads(name: str) -> None:
+    layer = build(name, WIDTH, HEADS)
+    assert attention_view("layer", layer) is None
+    assert known_heads(layer) == []
     with pytest.raises(InputError, match="scores queries against keys"):
-        query_key_heads(build("uniform", WIDTH, HEADS))
+        query_key_heads(layer)

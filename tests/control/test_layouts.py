@@ -1,22 +1,21 @@
 """The head views of Hugging Face's models, checked on tiny random models, and the models that are refused."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from scaling import FACTOR, Observe, equal, holds, scaled, unsettle
+from scaling import Observe, equal, holds, scaled, times, unsettle
 from subjects import COMMON, FAMILIES, HEADS, LATENT, tokens
 from torch import Tensor, nn
 
 from attractor.attention import build
-from attractor.control import layouts
 from attractor.control.heads import query_key_heads
 from attractor.control.layouts import register_view
-from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, grouped, head_rows
+from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, head_rows
 from attractor.errors import InputError
 
 GROUPED = COMMON | HEADS
@@ -86,26 +85,19 @@ def observer(model: nn.Module, view: QueryKeyHeads) -> Observe:
     return observe
 
 
-def without_latent_norms(model: nn.Module) -> nn.Module:
-    """Remove the norms on latents, so that scaling the rows before them shows. No norm follows the rows of heads."""
+def without(norms: str, model: nn.Module) -> nn.Module:
+    """Remove norms by name, so that scaling the rows before them shows."""
     for module in model.modules():
-        for norm in ("q_a_layernorm", "kv_a_layernorm"):
+        for norm in norms.split():
             if getattr(module, norm, None) is not None:
                 setattr(module, norm, nn.Identity())
     return model
 
 
-@pytest.fixture(autouse=True)
-def same_views_as_before() -> Iterator[None]:
-    before = list(layouts.VIEWS)
-    yield
-    layouts.VIEWS[:] = before
-
-
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_scaling_a_heads_rows_scales_its_logits_and_nothing_else(case: str) -> None:
     config, fields = CASES[case]
-    model = without_latent_norms(model_of(config, fields))
+    model = without("q_a_layernorm kv_a_layernorm", model_of(config, fields))  # no norm follows the rows of heads
     views = query_key_heads(model)
     assert len(views) == 2
     for view in views:
@@ -130,9 +122,7 @@ def test_norms_on_latents_are_no_obstacle(case: str) -> None:
     for head in range(view.n_heads):
         with scaled((view.uq, head), (view.qr, head)):
             doubled, same = observe()
-        expected = logits.clone()
-        expected[:, head] *= FACTOR
-        equal(doubled, expected)
+        equal(doubled, times(logits, [head]))
         equal(same, values)
     with scaled((view.dkv, 0), (view.dq, 0)):
         undone, also_undone = observe()
@@ -156,10 +146,7 @@ def test_qk_norm_undoes_scaling(case: str) -> None:
 
 
 def test_a_norm_that_is_switched_off_is_no_obstacle() -> None:
-    model = model_of(*NORMED["qwen3"])
-    for module in model.modules():
-        if hasattr(module, "q_norm"):
-            module.q_norm = module.k_norm = nn.Identity()
+    model = without("q_norm k_norm", model_of(*NORMED["qwen3"]))
     view = query_key_heads(model)[0]
     assert not view.obstacle
     holds(view, observer(model, view))
@@ -179,19 +166,21 @@ class StrangeAttention(nn.Module):
         self.to_queries, self.to_keys, self.to_values = (nn.Linear(8, 8) for _ in range(3))
 
 
-def strange_view(name: str, module: nn.Module) -> QueryKeyHeads | None:
-    if not isinstance(module, StrangeAttention):
-        return None
-    return DotProduct(name, module, head_rows(module.to_queries, 2, 4), head_rows(module.to_keys, 2, 4), grouped(2, 2))
+def register_strange(offset: int = 0, reads: tuple[int, ...] = (0, 1)) -> None:
+    def view(name: str, module: nn.Module) -> QueryKeyHeads | None:
+        if not isinstance(module, StrangeAttention):
+            return None
+        keys = head_rows(module.to_keys, 2, 4, offset=offset)
+        return DotProduct(name, module, head_rows(module.to_queries, 2, 4), keys, reads)
+
+    register_view(view)
 
 
 def test_unknown_attention_is_refused_with_its_names_and_an_example_that_works() -> None:
     """Criterion: the example code of the error, with its dots filled in, makes the model known."""
     model = nn.Sequential(*(StrangeAttention() for _ in range(5)))
-    listed = (
-        "all 5 attention modules are not: StrangeAttention '0', StrangeAttention '1', StrangeAttention '2' and 2 more"
-    )
-    with pytest.raises(InputError, match=listed) as caught:
+    listed = ", ".join(f"StrangeAttention '{number}'" for number in range(3))
+    with pytest.raises(InputError, match=f"all 5 attention modules are not: {listed} and 2 more") as caught:
         query_key_heads(model)
     assert "attractor.control.register_view(view)" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -205,27 +194,21 @@ def test_unknown_attention_is_refused_with_its_names_and_an_example_that_works()
     assert [view.name for view in query_key_heads(model)] == [*"01234"]
 
 
+BELOW = "rows of key in '0' must be below 8, the number of rows of the weight, got"
+ONE_EACH = "reads of '0' must be for each of the 2 query heads one of the 2 key heads, got"
+
+
 @pytest.mark.parametrize(
     ("offset", "reads", "said"),
     [
-        (
-            8,
-            (0, 1),
-            "rows of key in '0' must be below 8, the number of rows of the weight, got '8 to 15'; count offset",
-        ),
-        (4, (0, 1), "rows of key in '0' must be below 8, the number of rows of the weight, got '4 to 11'"),
-        (0, (0,), "reads of '0' must be for each of the 2 query heads one of the 2 key heads, got (0,)"),
-        (0, (0, 9), "reads of '0' must be for each of the 2 query heads one of the 2 key heads, got (0, 9)"),
+        (8, (0, 1), f"{BELOW} '8 to 15'; count offset"),
+        (4, (0, 1), f"{BELOW} '4 to 11'"),
+        (0, (0,), f"{ONE_EACH} (0,)"),
+        (0, (0, 9), f"{ONE_EACH} (0, 9)"),
     ],
 )
 def test_a_view_of_rows_that_do_not_exist_is_refused(offset: int, reads: tuple[int, ...], said: str) -> None:
-    def wrong(name: str, module: nn.Module) -> QueryKeyHeads | None:
-        if not isinstance(module, StrangeAttention):
-            return None
-        keys = head_rows(module.to_keys, 2, 4, offset=offset)
-        return DotProduct(name, module, head_rows(module.to_queries, 2, 4), keys, reads)
-
-    register_view(wrong)
+    register_strange(offset, reads)
     with pytest.raises(InputError, match=re.escape(said)):
         query_key_heads(nn.Sequential(StrangeAttention()))
 
@@ -236,10 +219,7 @@ def test_the_view_of_gated_queries_in_the_documentation() -> None:
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def gated(" in block]
     exec(code, {})
     fields = WIDE | {"layer_types": ["full_attention"] * 2, "num_experts": 2, "num_experts_per_tok": 1}
-    model = model_of("Qwen3NextConfig", fields)
-    for module in model.modules():
-        if hasattr(module, "q_norm"):
-            module.q_norm = module.k_norm = nn.Identity()
+    model = without("q_norm k_norm", model_of("Qwen3NextConfig", fields))
     for view in query_key_heads(model):
         holds(view, observer(model, view))
 
@@ -264,7 +244,7 @@ def test_a_partly_known_model_is_refused() -> None:
         query_key_heads(model)
     with pytest.raises(InputError, match=r"1 of 2 attention modules are not: StrangeAttention 'unknown'"):
         query_key_heads(nn.ModuleDict({"ours": build("standard", 8, 2), "unknown": StrangeAttention()}))
-    register_view(strange_view)
+    register_strange()
     assert len(query_key_heads(model)) == 3
 
 
@@ -334,21 +314,16 @@ class SelfAdapted(nn.Linear):
         self.lora_A = nn.Parameter(torch.zeros(2, base.in_features))
 
 
-def integers(linear: nn.Linear) -> nn.Module:
-    linear.weight = nn.Parameter(linear.weight.detach().to(torch.int8), requires_grad=False)
-    return linear
-
-
-def eight_bits(linear: nn.Linear) -> nn.Module:
-    linear.weight = nn.Parameter(linear.weight.detach().to(torch.float8_e4m3fn), requires_grad=False)
+def converted(linear: nn.Linear, dtype: torch.dtype) -> nn.Module:
+    linear.weight = nn.Parameter(linear.weight.detach().to(dtype), requires_grad=False)
     return linear
 
 
 @pytest.mark.parametrize(
     ("replace", "held"),
     [
-        (integers, "torch.int8"),
-        (eight_bits, "torch.float8_e4m3fn"),
+        (lambda linear: converted(linear, torch.int8), "torch.int8"),
+        (lambda linear: converted(linear, torch.float8_e4m3fn), "torch.float8_e4m3fn"),
         (lambda linear: Packed(), "Packed with parameters none"),
         (SelfAdapted, "weight, bias, lora_A|lora_A, weight, bias"),
         (nn.utils.parametrizations.spectral_norm, "parametrizations.weight.original"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import backward, give_gradients, of_family, small, tokens, weights
+from subjects import assert_same, backward, give_gradients, of_family, small, take_steps, tokens, weights
 from torch import nn
 from torch.optim import SGD, AdamW
 
@@ -56,8 +56,7 @@ def test_names_do_not_depend_on_wrappers() -> None:
         blocks.blocks[number] = torch.compile(block)
     for model in (torch.compile(small()), blocks, Wrapper(small()), torch.compile(Wrapper(small()))):
         assert [view.name for view in query_key_heads(model)] == plain
-        state = QuacK(model, SGD(model.parameters(), lr=0.1)).state_dict()
-        assert [*state["initial"]] == plain
+        assert [*QuacK(model, SGD(model.parameters(), lr=0.1)).state_dict()["initial"]] == plain
     odd = nn.ModuleDict({"module": small(), "other": nn.Linear(1, 1)})  # a model's own name is no wrapper
     assert [view.name for view in query_key_heads(odd)] == [f"module.{name}" for name in plain]
 
@@ -71,8 +70,7 @@ def test_a_quack_that_joins_a_training_has_the_norms_of_a_fresh_model() -> None:
             parameter.copy_(3 * initial)
     optimizer = SGD(grown.parameters(), lr=0.1)
     quack = QuacK(grown, optimizer, initial_norms=norms)
-    give_gradients(grown, 0)
-    optimizer.step()
+    take_steps(grown, optimizer)
     rates = torch.cat([rates for parts in quack.rates.values() for rates in parts.values()])
     torch.testing.assert_close(rates, torch.full_like(rates, 1 / 3))
 
@@ -109,17 +107,12 @@ def test_half_precision_resumes_to_the_bit_and_starts_as_the_bare_optimizer(rule
         optimizer = AdamW(model.parameters(), lr=1e-2, eps=EPS)
         return model, optimizer, rule(model, optimizer, 1.0 if rule is QuacK else 0.3)
 
-    def take_steps(model: nn.Module, optimizer: Any, steps: range) -> None:
-        for step in steps:
-            give_gradients(model, step)
-            optimizer.step()
-
     whole = begin()
-    take_steps(*whole[:2], range(1))
+    take_steps(*whole[:2])
     if rule is QuacK:
         bare = small(qkv_bias=True).to(dtype)
-        take_steps(bare, AdamW(bare.parameters(), lr=1e-2, eps=EPS), range(1))
-        assert all(torch.equal(weight, weights(whole[0])[name]) for name, weight in weights(bare).items())
+        take_steps(bare, AdamW(bare.parameters(), lr=1e-2, eps=EPS))
+        assert_same(whole[0], bare)
     take_steps(*whole[:2], range(1, 4))
     file = io.BytesIO()
     torch.save([part.state_dict() for part in whole], file)
@@ -128,7 +121,7 @@ def test_half_precision_resumes_to_the_bit_and_starts_as_the_bare_optimizer(rule
     for part, state in zip(resumed, torch.load(io.BytesIO(file.getvalue()), weights_only=True), strict=True):
         part.load_state_dict(state)
     take_steps(*resumed[:2], range(4, 8))
-    assert all(torch.equal(weight, weights(whole[0])[name]) for name, weight in weights(resumed[0]).items())
+    assert_same(resumed[0], whole[0])
 
 
 @pytest.mark.parametrize("before_a_step", [True, False])
@@ -152,8 +145,7 @@ def test_a_model_may_be_converted_after_attaching(to: torch.dtype, before_a_step
         model(tokens(0))
         give_gradients(model, 1)
         optimizer.step()
-    for name, weight in weights(other).items():
-        assert torch.equal(weight, weights(converted)[name]), name
+    assert_same(converted, other)
     backward(converted, 0)
     pair[0].param_groups[0]["lr"] = 0.0
     pair[0].step()
@@ -181,9 +173,8 @@ def test_optimizers_with_states_of_low_precision_are_supported() -> None:
     optimizer, own = (Adam8bit(of.parameters(), lr=0.01) for of in (model, bare))
     fixed = FixedRates(model, optimizer, 0.25)
     start = weights(model)
-    for one, its in ((model, optimizer), (bare, own)):
-        give_gradients(one, 0)
-        its.step()
+    take_steps(model, optimizer)
+    take_steps(bare, own)
     for name, weight in weights(model).items():
         rate = 0.25 if ".query." in name or ".key." in name else 1.0
         torch.testing.assert_close(weight, start[name] + rate * (weights(bare)[name] - start[name]))

@@ -12,20 +12,18 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import FAMILIES, B, T, of_family, small, tokens
+from subjects import FAMILIES, SCORING, B, T, of_family, small, tokens
 from torch import Tensor, nn
 
 import attractor
-from attractor.attention import PRESETS
 from attractor.attention.mask import lower_triangle
 from attractor.control import logit_maxima
 from attractor.control.heads import query_key_heads
 from attractor.control.logit_maxima import HeadMaxima, LogitMaxima, exact_maxima, logit_bound
 from attractor.control.score_inputs import ScoreInputs, masked_inputs
+from saved_tensors import Largest
 from several_processes import together
 from tiers import fast_alone, tiered
-
-SCORING = [name for name in PRESETS if name not in ("uniform", "decay", "gated-deltanet")]
 
 
 @contextmanager
@@ -85,14 +83,13 @@ def test_maxima_are_those_of_the_tapped_logits(attention: str, at_once: bool) ->
 
 def test_keys_outside_the_window_do_not_count() -> None:
     model = small("standard", window=3)
-    wanted = torch.cat(tapped(model, [tokens(0)], "standard", lower_triangle(T, T, torch.device("cpu"), 3)))
+    windowed, whole = (lower_triangle(T, T, torch.device("cpu"), window) for window in (3, None))
+    wanted = torch.cat(tapped(model, [tokens(0)], "standard", windowed))
     with recorded(model, None) as recording:
         model(tokens(0))
         found = torch.cat([layer.logits for layer in recording.read().values()])
     torch.testing.assert_close(found, wanted)
-    assert not torch.equal(
-        wanted, torch.cat(tapped(model, [tokens(0)], "standard", lower_triangle(T, T, wanted.device)))
-    )
+    assert not torch.equal(wanted, torch.cat(tapped(model, [tokens(0)], "standard", whole)))
 
 
 @pytest.mark.parametrize("attention", ["standard", "gqa", "differential", "mla"])
@@ -142,8 +139,7 @@ def test_the_maximum_over_blocks_is_that_of_the_matrix(rows: int, form: str, mon
 
 @pytest.mark.parametrize("fill", [-math.inf, torch.finfo(torch.float32).min, -1e9, -1e4])
 def test_an_added_mask_counts_whatever_number_masks(fill: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    q, k = torch.randn(2, 1, 4, 16, 8, generator=generator)
+    q, k = torch.randn(2, 1, 4, 16, 8, generator=torch.Generator().manual_seed(0))
     masked = torch.full((1, 1, 16, 16), fill).triu(1)
     causal = exact_maxima(ScoreInputs(q, k, 0.3, causal=True, allowed=None), torch.arange(4))
     added = exact_maxima(ScoreInputs(q, k, 0.3, causal=False, allowed=masked), torch.arange(4))
@@ -162,22 +158,11 @@ def test_a_bound_is_never_below_the_maximum_when_it_is_attained() -> None:
 
 def test_no_tensor_is_ever_heads_by_queries_by_keys() -> None:
     """Criterion: at a length of 3000 no tensor has more than a sixth of B H T S entries."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Largest(TorchDispatchMode):
-        entries = 0
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = func(*args, **(kwargs or {}))
-            if isinstance(out, Tensor):
-                self.entries = max(self.entries, out.numel())
-            return out
-
     length = 3000
     scored = ScoreInputs(torch.randn(1, 2, length, 4), torch.randn(1, 2, length, 4), 1.0, causal=True)
     with Largest() as largest:
         exact_maxima(scored, torch.arange(2))
-    assert largest.entries <= 2 * length * length / 6
+    assert largest.n_numbers <= 2 * length * length / 6
 
 
 @pytest.mark.parametrize("attention", ["standard", "differential", "coupled-euler", "mla"])
@@ -193,8 +178,7 @@ def test_recording_changes_no_bit(attention: str) -> None:
     model = small(attention)
     before = run(model)
     with recorded(model), recorded(model, 0.01):
-        during = run(model)
-    assert all(torch.equal(a, b) for a, b in zip(before, during, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(before, run(model), strict=True))
 
 
 def test_only_forward_passes_that_train_are_counted() -> None:
@@ -285,8 +269,7 @@ def test_under_autocast_the_logits_are_formed_in_fp32() -> None:
 
 @pytest.mark.slow
 def test_compiled_models_are_recorded() -> None:
-    """The test runs in a process of its own, since the shape checks that conftest adds to signatures cannot be
-    traced."""
+    """The test has a process of its own, since the shape checks that conftest adds to signatures cannot be traced."""
     together(1, record_compiled)
 
 
@@ -345,8 +328,7 @@ def padded(side: str | None) -> dict[str, Tensor]:
 def formed_by_eager(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Tensor]]:
     """Collect by layer the largest logit of each head in the family's own eager attention function."""
     largest: dict[int, Tensor] = {}
-    attention = query_key_heads(model)[0].module
-    home = sys.modules[type(attention).__module__]
+    home = sys.modules[type(query_key_heads(model)[0].module).__module__]
     eager: Callable[..., Any] = home.eager_attention_forward
 
     def forming(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **rest: Any) -> Any:
@@ -454,8 +436,7 @@ def test_padding_and_window_of_flash_attention() -> None:
     positions = torch.arange(9)
     wanted = positions[:, None] - positions
     wanted = ((wanted >= 0) & (wanted < 4))[None, None] & (real[:, None, None, :] > 0) & (real[:, None, :, None] > 0)
-    rest = {"sliding_window": 4}
-    scored = masked_inputs("flash_attention_2", module, q, k, 1.0, real, rest)
+    scored = masked_inputs("flash_attention_2", module, q, k, 1.0, real, {"sliding_window": 4})
     spelled_out = ScoreInputs(q, k, 1.0, allowed=wanted)
     heads = torch.arange(4)
     assert torch.equal(exact_maxima(scored, heads), exact_maxima(spelled_out, heads))

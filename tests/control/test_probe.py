@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from subjects import SCORING
 from torch import nn
 
 from attractor import capture
-from attractor.attention import PRESETS
 from attractor.control import LogitProbe, QuacK
 from attractor.errors import InputError
 from attractor.models import Transformer, TransformerConfig
@@ -15,7 +15,6 @@ SMALL = TransformerConfig(
     vocab_size=23, d_model=32, n_heads=4, n_layers=2, d_ff=32, max_seq_len=32, positions="rope", dropout=0.1
 )
 TOKENS = torch.arange(2 * 12).view(2, 12) % 23
-SCORING = [name for name in PRESETS if name not in ("uniform", "decay", "gated-deltanet")]
 
 
 def probed(name: str) -> tuple[Transformer, LogitProbe]:

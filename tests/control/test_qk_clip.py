@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import FAMILIES, of_family, small, tokens, weights
+from subjects import FAMILIES, assert_same, of_family, small, tokens, weights
 from torch import Tensor, nn
 
 from attractor.attention import PRESETS
@@ -49,18 +49,17 @@ def subject(case: str, n_layers: int = 1) -> tuple[nn.Module, Loss]:
     return ours, lambda seed: ours.loss(tokens(seed), tokens(seed + 1))[0]
 
 
-def still(model: nn.Module) -> torch.optim.Optimizer:
-    """Return an optimizer whose steps move nothing."""
-    return torch.optim.SGD(model.parameters(), lr=0.0)
+def still(model: nn.Module, threshold: float) -> QKClip:
+    """Attach a clip to an optimizer whose steps move nothing."""
+    return QKClip(model, torch.optim.SGD(model.parameters(), lr=0.0), threshold)
 
 
 def stepped(model: nn.Module, loss: Loss, threshold: float, *seeds: int) -> QKClip:
     """Attach a clip, and return it after a step that only clips, for the batches of the seeds."""
-    optimizer = still(model)
-    clip = QKClip(model, optimizer, threshold)
+    clip = still(model, threshold)
     for seed in seeds or (0,):
         loss(seed).backward()
-    optimizer.step()
+    clip.optimizers[0].step()
     return clip
 
 
@@ -165,7 +164,7 @@ def test_clipping_again_changes_nothing(case: str) -> None:
 def test_below_the_threshold_no_bit_changes(case: str) -> None:
     """Criterion: a run whose logits stay below the threshold, or one after `remove`, equals the run without a clip."""
 
-    def run(threshold: float | None, removed: bool = False) -> dict[str, Tensor]:
+    def run(threshold: float | None, removed: bool = False) -> nn.Module:
         model, loss = subject(case, n_layers=2)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         clip = None if threshold is None else QKClip(model, optimizer, threshold)
@@ -176,11 +175,11 @@ def test_below_the_threshold_no_bit_changes(case: str) -> None:
             loss(seed).backward()
             optimizer.step()
         assert clip is None or removed or (clip.n_clipped == 0 and len(clip.last) == 2)
-        return weights(model)
+        return model
 
     plain = run(None)
-    for same in (run(1e6), run(1e-6, removed=True)):
-        assert all(torch.equal(plain[name], values) for name, values in same.items())
+    assert_same(run(1e6), plain)
+    assert_same(run(1e-6, removed=True), plain)
 
 
 def test_negative_maxima_are_left_alone() -> None:
@@ -272,7 +271,7 @@ def test_a_skipped_step_neither_clips_twice_nor_forgets(fused: bool) -> None:
     before = weights(model)
     take_step(0, overflows=True)
     if not fused:
-        assert all(torch.equal(before[name], values) for name, values in weights(model).items())
+        assert_same(model, before)
         assert clip.n_clipped == 0
     take_step(0, overflows=False)
     assert (maxima(model, loss, 0)[0] <= threshold * (1 + 1e-5)).all()
@@ -287,9 +286,8 @@ def test_a_skipped_step_neither_clips_twice_nor_forgets(fused: bool) -> None:
 def test_an_evaluation_between_steps_does_not_count() -> None:
     """Criterion: a layer that trains unseen is refused, and one without gradients did not run and keeps its weights."""
     model, loss = subject("standard")
-    optimizer = still(model)
-    clip = QKClip(model, optimizer, 0.5 * float(maxima(model, loss)[0].min()))
-    before = weights(model)
+    clip = still(model, 0.5 * float(maxima(model, loss)[0].min()))
+    (optimizer,), before = clip.optimizers, weights(model)
     model.eval()
     loss(0).backward()
     model.train()
@@ -298,18 +296,17 @@ def test_an_evaluation_between_steps_does_not_count() -> None:
     optimizer.zero_grad(set_to_none=False)
     optimizer.step()
     assert clip.n_clipped == 0
-    assert all(torch.equal(before[name], values) for name, values in weights(model).items())
+    assert_same(model, before)
 
 
 def test_weights_that_are_frozen_later_are_refused_and_not_scaled() -> None:
     model, loss = subject("standard")
-    optimizer, project = still(model), model.blocks[0].attention.project
-    QKClip(model, optimizer, threshold=1e-3)
+    clip, project = still(model, 1e-3), model.blocks[0].attention.project
     before = project.query.weight.detach().clone()
     project.requires_grad_(False)
     loss(0).backward()
     with pytest.raises(InputError, match=r"^model must train all weights that QKClip may scale, but .* are frozen"):
-        optimizer.step()
+        clip.optimizers[0].step()
     assert torch.equal(project.query.weight, before)
 
 

@@ -2,27 +2,24 @@
 refused."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from subjects import give_gradients, small, weights
+from subjects import SCORING, assert_same, give_gradients, small, take_steps, weights
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import SGD, AdamW, Optimizer
 
-from attractor.attention.presets import PRESETS
 from attractor.control.heads import query_key_heads
-from attractor.control.layouts import VIEWS, register_view
+from attractor.control.layouts import register_view
 from attractor.control.norms import NORMS
 from attractor.control.quack import QuacK
 from attractor.control.rates import FixedRates
 from attractor.control.views import DotProduct, LatentHeads, Rows
 from attractor.errors import InputError
 from tiers import tiered
-
-WITH_HEADS = [name for name in PRESETS if name not in ("uniform", "decay", "gated-deltanet")]
 
 
 def matrices(model: nn.Module) -> list[nn.Parameter]:
@@ -38,17 +35,6 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
 }
 
 
-def take_steps(model: nn.Module, optimizer: Optimizer, steps: range = range(1)) -> None:
-    for step in steps:
-        give_gradients(model, step)
-        optimizer.step()
-
-
-def assert_same(found: nn.Module, wanted: nn.Module) -> None:
-    for name, weight in weights(wanted).items():
-        assert torch.equal(dict(found.named_parameters())[name], weight), name
-
-
 def controlled_rows(model: nn.Module) -> dict[str, Tensor]:
     """Return for each parameter a mask of the rows that QuacK controls."""
     names = {p: name for name, p in model.named_parameters()}
@@ -62,7 +48,7 @@ def controlled_rows(model: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("attention", tiered(WITH_HEADS))
+@pytest.mark.parametrize("attention", tiered(SCORING))
 def test_the_first_step_at_tau_1_is_the_bare_optimizers_to_the_bit(attention: str, norm: str) -> None:
     model, bare = small(attention), small(attention)
     optimizer = OPTIMIZERS["adamw fused"](model)
@@ -98,21 +84,16 @@ def test_only_query_and_key_rows_differ_from_the_bare_optimizers(
 def test_after_removal_the_optimizer_is_bare_again(attention: str) -> None:
     model, bare = small(attention), small(attention)
     optimizer = OPTIMIZERS["adamw"](model)
-    quack = QuacK(model, optimizer, tau=0.5)
-    quack.remove()
+    QuacK(model, optimizer, tau=0.5).remove()
     take_steps(model, optimizer, range(2))
     take_steps(bare, OPTIMIZERS["adamw"](bare), range(2))
     assert_same(model, bare)
     QuacK(model, optimizer)  # a second one may be attached now
 
 
-def norm_of(weight: Tensor) -> float:
-    return float(torch.linalg.matrix_norm(weight.detach()))
-
-
 def paper_factors(view: DotProduct | LatentHeads, w: dict[str, list[Tensor]]) -> dict[str, list[float]]:
     """Compute algorithms 1 and 2 as printed, one head after the other."""
-    n = {part: [norm_of(head) for head in heads] for part, heads in w.items()}
+    n = {part: [float(head.detach().norm()) for head in heads] for part, heads in w.items()}
     every = range(view.n_heads)
     if isinstance(view, DotProduct):
         readers = [[h for h in every if view.reads[h] == g] for g in range(view.key.n_heads)]
@@ -227,23 +208,17 @@ class Fused(nn.Module):
         return Rows(self.weight, tuple(range(offset, 36, 12)), 4, self.bias, self.axis)
 
 
-@pytest.fixture
-def _fused() -> Iterator[None]:
+@pytest.mark.parametrize("transposed", [False, True])
+def test_heads_of_a_fused_matrix_move_at_their_own_rates_with_their_biases(transposed: bool) -> None:
+    """Criterion: in the second SGD step each head's rows and bias move by its rate times the bare step, and values by
+    the bare step."""
+
     def view(name: str, module: nn.Module) -> DotProduct | None:
         if not isinstance(module, Fused):
             return None
         return DotProduct(name, module, module.rows(0), module.rows(4), (0, 1, 2))
 
     register_view(view)
-    yield
-    VIEWS.remove(view)
-
-
-@pytest.mark.usefixtures("_fused")
-@pytest.mark.parametrize("transposed", [False, True])
-def test_heads_of_a_fused_matrix_move_at_their_own_rates_with_their_biases(transposed: bool) -> None:
-    """Criterion: in the second SGD step each head's rows and bias move by its rate times the bare step, and values by
-    the bare step."""
     model = Fused(transposed)
     optimizer = SGD(model.parameters(), lr=0.3)
     quack = QuacK(nn.Sequential(model), optimizer, tau=0.5)
@@ -345,8 +320,7 @@ def test_resumed_is_uninterrupted_to_the_bit(attention: str, norm: str) -> None:
     stored = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
     again = small(attention)
     other = AdamW(again.parameters(), lr=0.02)
-    resumed = QuacK(again, other, norm=norm)
-    for what, state in zip((again, other, resumed), stored, strict=True):
+    for what, state in zip((again, other, QuacK(again, other, norm=norm)), stored, strict=True):
         what.load_state_dict(state)
     take_steps(again, other, range(3, 7))
     assert_same(again, model)
@@ -376,7 +350,7 @@ def test_a_step_that_the_loss_scaler_skips_changes_nothing(fused: bool) -> None:
         scaler.step(optimizers[0])
         scaler.update()
         if step == 1:
-            assert all(torch.equal(weight, before[name]) for name, weight in weights(model).items())
+            assert_same(model, before)
         else:
             take_steps(alone, optimizers[1], range(step, step + 1))
     for name, wanted in weights(alone).items():

@@ -21,16 +21,9 @@ from attractor.errors import InputError
 from tiers import fast_alone
 
 WIDTH = 4
-SOLVERS = {
-    "single": Solver(),
-    "passes": Solver("passes", 5),
-    "anderson": Solver("anderson", 5),
-    "anderson, depth 3": Solver("anderson", 6, depth=3),
-    "deq": Solver("deq", 5),
-    "forced": Solver("forced", 5),
-    "forced-deq": Solver("forced-deq", 5),
-    "deq, depth 3": Solver("deq", 7, depth=3, backward_iterations=4),
-}
+SOLVERS = {method: Solver(method, 5) for method in ("passes", "anderson", "deq", "forced", "forced-deq")}
+SOLVERS |= {"single": Solver(), "anderson, depth 3": Solver("anderson", 6, depth=3)}
+SOLVERS |= {"deq, depth 3": Solver("deq", 7, depth=3, backward_iterations=4)}
 every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 
 
@@ -40,9 +33,8 @@ class Toy(nn.Module):
     def __init__(self, scale: float = 0.5, seed: int = 0) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.weight, self.value = (
-            nn.Parameter(scale * torch.randn(WIDTH, WIDTH, dtype=torch.float64, generator=generator)) for _ in range(2)
-        )
+        drawn = scale * torch.randn(2, WIDTH, WIDTH, dtype=torch.float64, generator=generator)
+        self.weight, self.value = map(nn.Parameter, drawn)
 
     def forward(self, z: Tensor, index: int, past: dict[int, tuple[Tensor, int]] | None = None) -> Tensor:
         before, n_before = (past or {}).get(index, (torch.zeros_like(z[:, :1]), 0))
@@ -93,6 +85,11 @@ def inputs(batch: int = 2, length: int = 7, width: int = WIDTH, seed: int = 1) -
 def gradients(state: Tensor, *variables: Tensor) -> list[Tensor]:
     weights = torch.randn(state.shape, dtype=state.dtype, generator=torch.Generator().manual_seed(2))
     return list(torch.autograd.grad((state * weights).sum(), variables))
+
+
+def assert_same_gradients(state: Tensor, expected: Tensor, *variables: Tensor, within: float = 1e-7) -> None:
+    for ours, theirs in zip(gradients(state, *variables), gradients(expected, *variables), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=within, rtol=within)
 
 
 def solved(solver: Solver, step: Callable[[Tensor, int], Tensor], u: Tensor) -> Equilibrium:
@@ -162,9 +159,7 @@ def test_one_evaluation_is_the_single_pass(method: str) -> None:
     state = Solver(method, 1).solve(step, u).state
     expected = step(u, 0)
     assert torch.equal(state, expected)
-    variables = (u, step.weight, step.value)
-    for ours, theirs in zip(gradients(state, *variables), gradients(expected, *variables), strict=True):
-        torch.testing.assert_close(ours, theirs)
+    assert_same_gradients(state, expected, u, step.weight, step.value)
 
 
 def test_depth_one_is_the_rule_of_the_paper() -> None:
@@ -187,15 +182,17 @@ def test_the_limit_of_passes_forgets_the_input_and_that_of_deq_does_not() -> Non
     (4) contains the input, so the states of two inputs stay apart."""
     contraction = Layer("standard")
 
-    def step(z: Tensor, index: int) -> Tensor:
-        return 0.5 * contraction(F.rms_norm(z, (8,)), index)
+    def apart(method: str, n_iterations: int) -> Tensor:
+        solver = Solver(method, n_iterations)
+        states = [
+            solver.solve(lambda z, index: 0.5 * contraction(F.rms_norm(z, (8,)), index), u).state
+            for u in (inputs(width=8), inputs(width=8, seed=3))
+        ]
+        return (states[0] - states[1]).abs()
 
-    u, v = inputs(width=8), inputs(width=8, seed=3)
-    apart = [(Solver("passes", k).solve(step, u).state - Solver("passes", k).solve(step, v).state) for k in (1, 200)]
-    assert apart[0].abs().max() > 0.1
-    assert apart[1].abs().max() < 1e-10 * apart[0].abs().max()
-    kept = Solver("deq", 64).solve(step, u).state - Solver("deq", 64).solve(step, v).state
-    assert kept.abs().mean() > 0.1
+    assert apart("passes", 1).max() > 0.1
+    assert apart("passes", 200).max() < 1e-10 * apart("passes", 1).max()
+    assert apart("deq", 64).mean() > 0.1
 
 
 def contracting(z: Tensor, index: int) -> Tensor:
@@ -363,24 +360,18 @@ def test_the_implicit_gradient_is_that_of_unrolling(make: Callable[[], nn.Module
     """Criterion: both gradients agree for the input and for every parameter."""
     step = make()
     u = inputs(width=8 if isinstance(step, Layer) else WIDTH).requires_grad_()
-    variables = (u, *step.parameters())
     result = Solver("deq", 120, depth=depth, tolerance=1e-10).solve(step, u)
     assert result.n_unsolved == 0
-    expected = gradients(unrolled(step, u), *variables)
-    for ours, theirs in zip(gradients(result.state, *variables), expected, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=1e-8)
+    assert_same_gradients(result.state, unrolled(step, u), u, *step.parameters(), within=1e-8)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 30])
 def test_forced_deq_solves_the_equation_of_deq_where_both_have_one(n: int) -> None:
     """Criterion: with F(z) - z in place of F and c = u, the root, the residuals and all gradients are those of deq."""
     step, u = Toy(), inputs().requires_grad_()
-    deq = Solver("deq", n).solve(step, u)
-    forced = solved(Solver("forced-deq", n), step, u)
+    deq, forced = Solver("deq", n).solve(step, u), solved(Solver("forced-deq", n), step, u)
     torch.testing.assert_close(forced.residual, deq.residual)
-    variables = (u, *step.parameters())
-    for ours, theirs in zip(gradients(forced.state, *variables), gradients(deq.state, *variables), strict=True):
-        torch.testing.assert_close(ours, theirs)
+    assert_same_gradients(forced.state, deq.state, u, *step.parameters())
 
 
 def test_gradients_agree_with_finite_differences() -> None:
@@ -405,8 +396,7 @@ def test_without_backward_iterations_the_gradient_is_of_one_evaluation() -> None
         result = Solver("deq", 60, backward_iterations=n).solve(step, u)
         (ours,) = gradients(result.state, step.weight)
         off.append((ours - true).norm().item())
-    root = unrolled(step, u).detach()
-    (once,) = gradients(step(root, 0), step.weight)
+    (once,) = gradients(step(unrolled(step, u).detach(), 0), step.weight)
     torch.testing.assert_close(off[0], (once - true).norm().item())
     assert off == sorted(off, reverse=True)
     assert off[-1] < 0.01 * off[0]
@@ -424,12 +414,7 @@ def test_one_backward_iteration_reaches_tokens_without_a_gradient_of_their_own()
 @contextmanager
 def saved_numbers() -> Iterator[list[int]]:
     saved: list[int] = []
-
-    def note(x: Tensor) -> Tensor:
-        saved.append(x.numel())
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
         yield saved
 
 
@@ -488,8 +473,7 @@ def test_the_growth_rate_predicts_whether_plain_iteration_converges() -> None:
         step, u = Toy(scale), inputs()
         z = unrolled(step, u).detach()
         root = Solver("deq", 400, depth=3).solve(step, u).state.detach()
-        rate = growth_rate(lambda z, step=step: step(z, 0) - z, root)
-        assert (rate.max() < 1) == converges
+        assert (growth_rate(lambda z, step=step: step(z, 0) - z, root).max() < 1) == converges
         assert ((z - root).abs().max() < 1e-6) == converges
 
 

@@ -190,8 +190,7 @@ def test_the_kernel_has_a_dimension_for_each_closed_class(sizes: list[int], n_tr
 def test_generators_in_a_batch_have_the_results_of_single_ones(seed: int) -> None:
     """Criterion: irreducible and reducible generators in one batch each have the distribution that they have alone."""
     parts = [random_generator(8, seed), reducible([3], 5, seed)[0], chain([1.0] * 7, [2.0] * 7)]
-    batch = torch.stack([torch.stack(parts), torch.stack(parts[::-1])])
-    together = stationary(batch)
+    together = stationary(torch.stack([torch.stack(parts), torch.stack(parts[::-1])]))
     assert together.shape == (2, 3, 8)
     for found, part in zip(together[0], parts, strict=True):
         torch.testing.assert_close(found, stationary(part), rtol=1e-13, atol=0)
@@ -236,8 +235,7 @@ def test_the_warning_names_a_step_that_then_passes() -> None:
 def test_at_exactly_the_largest_step_two_states_swap_for_ever() -> None:
     """The map is still stochastic there, but no longer primitive. So (2) has a strict inequality."""
     generator = chain([1.0], [1.0])
-    start = vertex(2, 0)
-    assert torch.equal(euler(generator, start, largest_step(generator), 1001), vertex(2, 1))
+    assert torch.equal(euler(generator, vertex(2, 0), largest_step(generator), 1001), vertex(2, 1))
 
 
 @pytest.mark.parametrize(
@@ -313,8 +311,7 @@ def test_relative_entropy_has_a_gradient_where_p_is_zero_or_far_below_q() -> Non
     p = torch.tensor([0.0, 1e-30, 0.2, 0.8], dtype=torch.float64, requires_grad=True)
     q = torch.tensor([0.3, 0.2, 0.4, 0.1], dtype=torch.float64, requires_grad=True)
     for_p, for_q = torch.autograd.grad(relative_entropy(p, q), (p, q))
-    expected = (p / q).log()
-    torch.testing.assert_close(for_p, torch.cat([-torch.ones(1), expected[1:]]))
+    torch.testing.assert_close(for_p, torch.cat([-torch.ones(1), (p / q).log()[1:]]))
     torch.testing.assert_close(for_q, 1 - p / q)
 
 

@@ -112,10 +112,9 @@ def test_a_folder_without_tokenizer_weights_or_config_is_refused(llama: Path, tm
 def test_a_model_that_is_not_a_complete_causal_one_is_refused(llama: Path, tmp_path: Path) -> None:
     from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel, LlamaConfig, LlamaModel
 
-    bert = BertConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
-    bert.initializer_range = 0.5
-    headless = LlamaConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
-    headless.architectures = ["LlamaForCausalLM"]
+    sizes = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    bert = BertConfig(**sizes, intermediate_size=32, initializer_range=0.5)
+    headless = LlamaConfig(**sizes, architectures=["LlamaForCausalLM"])
     made = {"causal language model": BertForMaskedLM(bert), "lacks": LlamaModel(headless)}
     bert.is_decoder = True
     made["depends on the next token itself"] = BertLMHeadModel(bert)
@@ -123,11 +122,8 @@ def test_a_model_that_is_not_a_complete_causal_one_is_refused(llama: Path, tmp_p
         folder = shutil.copytree(llama, tmp_path / str(number))
         model.save_pretrained(folder)
         config = folder / "config.json"
-        config.write_text(
-            config.read_text()
-            .replace('"is_decoder": true', '"is_decoder": false')
-            .replace("LlamaModel", "LlamaForCausalLM")
-        )
+        described = config.read_text().replace("LlamaModel", "LlamaForCausalLM")
+        config.write_text(described.replace('"is_decoder": true', '"is_decoder": false'))
         with pytest.raises(InputError, match=said):
             load_causal(folder, CPU)
 

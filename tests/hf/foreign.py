@@ -1,5 +1,6 @@
 """Tiny models of every architecture that can be imported, with random weights, as Hugging Face saves them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,55 +10,24 @@ import transformers
 from torch import Tensor
 
 VOCAB_SIZE = 96
-COMMON: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "vocab_size": VOCAB_SIZE,
-    "intermediate_size": 48,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 5e5,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}
-MLA = {
-    "num_key_value_heads": 4,
-    "q_lora_rank": 20,
-    "kv_lora_rank": 12,
-    "qk_nope_head_dim": 10,
-    "qk_rope_head_dim": 6,
-    "v_head_dim": 14,
-    "first_k_dense_replace": 3,
-    "n_routed_experts": 2,
-    "num_experts_per_tok": 1,
-    "n_group": 1,
-    "topk_group": 1,
-    "moe_intermediate_size": 8,
-}
+COMMON: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 3, "vocab_size": VOCAB_SIZE, "intermediate_size": 48}
+COMMON |= {"num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "original_max_position_embeddings": 16}
+LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+NARROW = {"num_key_value_heads": 4, "q_lora_rank": 20, "kv_lora_rank": 12}
+NARROW |= {"qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 14}
+MLA = NARROW | {"first_k_dense_replace": 3, "n_routed_experts": 2, "num_experts_per_tok": 1}
+MLA |= {"n_group": 1, "topk_group": 1, "moe_intermediate_size": 8}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
 BETAS = {"beta_fast": 4.0, "beta_slow": 0.02}  # for heads this narrow, the default values leave no ramp
-LONG = {
-    "rope_type": "longrope",
-    "rope_theta": 1e4,
-    "short_factor": [1.0, 1.25, 1.5, 2.0],
-    "long_factor": [1.0, 2.0, 4.0, 8.0],
-}
+LONG = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.25, 1.5, 2.0]}
+LONG |= {"long_factor": [1.0, 2.0, 4.0, 8.0]}
+BEYOND = {"max_position_embeddings": 64, "original_max_position_embeddings": 16}
+HALF = {"partial_rotary_factor": 0.5}
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
-MULTIPLIERS = {
-    "embedding_multiplier": 3.0,
-    "residual_multiplier": 0.4,
-    "attention_multiplier": 0.2,
-    "logits_scaling": 4.0,
-}
+MULTIPLIERS = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2}
+MULTIPLIERS |= {"logits_scaling": 4.0}
 BIASES = {"attention_bias": True, "mlp_bias": True}
 WINDOW: dict[str, Any] = {"sliding_window": 8}
 MIXED = ["full_attention", "sliding_attention", "sliding_attention"]
@@ -75,10 +45,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-yarn-not-rounded": ("llama", {"rope_parameters": YARN | BETAS | {"truncate": False}}),
     "llama-yarn-attention-factor": ("llama", {"rope_parameters": YARN | BETAS | {"attention_factor": 1.3}}),
     "llama-yarn-mscale": ("llama", {"rope_parameters": YARN | BETAS | {"mscale": 0.7, "mscale_all_dim": 0.4}}),
-    "llama-longrope": (
-        "llama",
-        {"rope_parameters": LONG | {"factor": 4.0, "original_max_position_embeddings": 64}},
-    ),
+    "llama-longrope": ("llama", {"rope_parameters": LONG | {"factor": 4.0, "original_max_position_embeddings": 64}}),
     "llama-longrope-beyond": (
         "llama",
         {"rope_parameters": LONG | {"original_max_position_embeddings": 16}, "max_position_embeddings": 64},
@@ -88,7 +55,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"rope_parameters": LONG | {"original_max_position_embeddings": 16, "attention_factor": 1.2, "factor": 2.0}},
     ),
     "llama-tied-llama3": ("llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
-    "llama-linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
     "llama-gelu-wide-heads": ("llama", {"hidden_act": "gelu", "head_dim": 16, "rms_norm_eps": 1e-3}),
     "mistral": ("mistral", {"sliding_window": None}),
     "mistral-yarn": ("mistral", {"sliding_window": None, "rope_parameters": YARN | BETAS}),
@@ -111,7 +77,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "exaone4": ("exaone4", WINDOW | {"sliding_window_pattern": 2}),
     "exaone4-whole": ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}),
     "vaultgemma": ("vaultgemma", WINDOW | CAPS | {"head_dim": 16, "query_pre_attn_scalar": 20}),
-    "youtu": ("youtu", {name: value for name, value in MLA.items() if "rank" in name or "head" in name}),
+    "youtu": ("youtu", NARROW),
     "hyperclovax": ("hyperclovax", {}),
     "hyperclovax-multiplied": ("hyperclovax", MULTIPLIERS | {"use_post_norm": False}),
     "ernie": ("ernie4_5", {"head_dim": 16}),
@@ -166,23 +132,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "diffllama-biased": ("diffllama", {"attention_bias": True}),
     "phi3": ("phi3", {}),
     "phi3-window": ("phi3", WINDOW),
-    "phi3-partial": ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.5}}),
-    "phi3-longrope": (
-        "phi3",
-        {"rope_parameters": LONG, "max_position_embeddings": 64, "original_max_position_embeddings": 64},
-    ),
-    "phi3-longrope-beyond": (
-        "phi3",
-        {"rope_parameters": LONG, "max_position_embeddings": 64, "original_max_position_embeddings": 16},
-    ),
+    "phi3-partial": ("phi3", {"rope_parameters": HALF}),
+    "phi3-longrope": ("phi3", BEYOND | {"rope_parameters": LONG, "original_max_position_embeddings": 64}),
+    "phi3-longrope-beyond": ("phi3", BEYOND | {"rope_parameters": LONG}),
     "phi3-longrope-partial": (
         "phi3",
-        {
-            "rope_parameters": LONG
-            | {"partial_rotary_factor": 0.5, "short_factor": [1.0, 1.5], "long_factor": [1.0, 3.0]},
-            "max_position_embeddings": 64,
-            "original_max_position_embeddings": 16,
-        },
+        BEYOND | {"rope_parameters": LONG | HALF | {"short_factor": [1.0, 1.5], "long_factor": [1.0, 3.0]}},
     ),
     "smollm3": ("smollm3", {"no_rope_layer_interval": 2}),
     "smollm3-all-rope-biased": ("smollm3", BIASES | {"tie_word_embeddings": False}),
@@ -195,9 +150,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt-neox-sequential": ("gpt_neox", {"use_parallel_residual": False}),
     "gpt-neox-unbiased-tied": (
         "gpt_neox",
-        {"attention_bias": False, "tie_word_embeddings": True, "rope_parameters": {"partial_rotary_factor": 0.5}},
+        {"attention_bias": False, "tie_word_embeddings": True, "rope_parameters": HALF},
     ),
-    "stablelm": ("stablelm", {"rope_parameters": {"partial_rotary_factor": 0.5}}),
+    "stablelm": ("stablelm", {"rope_parameters": HALF}),
     "stablelm-parallel-biased": ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": True}),
     "starcoder2": ("starcoder2", {"hidden_act": "gelu_pytorch_tanh"}),
     "starcoder2-unbiased-window": ("starcoder2", {"use_bias": False, "sliding_window": 8}),
@@ -208,17 +163,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 FAST = [  # one of each architecture
     *("llama-yarn-mscale", "mistral", "qwen2", "qwen3-window", "gemma", "olmo2", "deepseek-v3-yarn", "diffllama"),
-    *("gemma2", "gemma3-linear-capped", "olmo3-yarn"),
-    *(
-        "phi3-longrope-partial",
-        "smollm3",
-        "granite",
-        "gpt2",
-        "gpt-neox",
-        "stablelm-parallel-biased",
-        "starcoder2",
-        "cohere",
-    ),
+    *("gemma2", "gemma3-linear-capped", "olmo3-yarn", "phi3-longrope-partial", "smollm3", "granite", "gpt2"),
+    *("gpt-neox", "stablelm-parallel-biased", "starcoder2", "cohere"),
 ]
 
 
@@ -252,27 +198,18 @@ def sentence_pieces() -> tokenizers.Tokenizer:
     merges = [("▁", "t"), ("h", "e"), ("▁t", "he"), ("a", "n"), ("▁", "a"), ("c", "a")]
     vocabulary = [*specials, *letters, *("".join(pair) for pair in merges)]
     vocabulary += [f"<0x{byte:02X}>" for byte in range(0x20, 0x20 + VOCAB_SIZE - len(vocabulary))]
-    made = tokenizers.Tokenizer(
-        tokenizers.models.BPE(
-            vocab={spelling: i for i, spelling in enumerate(vocabulary)},
-            merges=merges,
-            unk_token="<unk>",
-            fuse_unk=True,
-            byte_fallback=True,
-        )
-    )
+    ids = {spelling: i for i, spelling in enumerate(vocabulary)}
+    pairs = tokenizers.models.BPE(vocab=ids, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    made, parts = tokenizers.Tokenizer(pairs), tokenizers.decoders
     made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-    made.decoder = tokenizers.decoders.Sequence(
-        [
-            tokenizers.decoders.Replace("▁", " "),
-            tokenizers.decoders.ByteFallback(),
-            tokenizers.decoders.Fuse(),
-            tokenizers.decoders.Strip(" ", 1, 0),
-        ]
-    )
+    made.decoder = parts.Sequence([parts.Replace("▁", " "), parts.ByteFallback(), parts.Fuse(), parts.Strip(" ", 1, 0)])
     made.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     made.add_special_tokens(specials)
     return made
+
+
+def change(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def tokens(length: int = 40) -> Tensor:

@@ -8,20 +8,10 @@ import transformers
 from torch import Tensor
 
 
-def few_steps(out: Path, n_steps: int, **changes: Any) -> transformers.TrainingArguments:
-    arguments = {
-        "output_dir": str(out),
-        "max_steps": n_steps,
-        "per_device_train_batch_size": 4,
-        "learning_rate": 1e-2,
-        "use_cpu": True,
-        "report_to": [],
-        "save_steps": 3,
-        "logging_steps": 1,
-        "disable_tqdm": True,
-        "lr_scheduler_type": "constant",
-    }
-    return transformers.TrainingArguments(**arguments | changes)
+def few_steps(out: Path, n_steps: int, **changes: Any) -> dict[str, Any]:
+    """Return the arguments of a short training."""
+    settings = {"learning_rate": 1e-2, "use_cpu": True, "report_to": [], "disable_tqdm": True}
+    return settings | {"output_dir": str(out), "max_steps": n_steps} | changes
 
 
 def examples(n: int) -> list[dict[str, Tensor]]:
@@ -34,10 +24,10 @@ def examples(n: int) -> list[dict[str, Tensor]]:
 
 
 def trainer(model: Any, out: Path, steps: int, *callbacks: Any, **changes: Any) -> Any:
-    arguments, rows = few_steps(out, steps, **changes), examples(24)
-    return transformers.Trainer(
-        model=model, args=arguments, train_dataset=rows, eval_dataset=rows[:8], callbacks=[*callbacks]
-    )
+    usual = {"per_device_train_batch_size": 4, "save_steps": 3, "logging_steps": 1, "lr_scheduler_type": "constant"}
+    arguments = transformers.TrainingArguments(**few_steps(out, steps, **usual | changes))
+    rows = examples(24)
+    return transformers.Trainer(model, arguments, train_dataset=rows, eval_dataset=rows[:8], callbacks=[*callbacks])
 
 
 def weights(model: torch.nn.Module) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from short_training import few_steps
 from torch import Tensor, nn
 from wrapped_models import CONFIGS, N_TOKENS, SMALL, drawn, tokens, wrapped
 
@@ -100,9 +101,8 @@ def test_dropout_of_an_adapter_changes_a_force_in_training_alone() -> None:
     assert not torch.equal(logits(tuned), logits(tuned))
 
 
-@pytest.mark.filterwarnings(
-    "ignore:You are calling .generate:UserWarning"
-)  # older transformers, of weights that are away
+# Older transformers warn of weights that are away.
+@pytest.mark.filterwarnings("ignore:You are calling .generate:UserWarning")
 @pytest.mark.parametrize("where", fast_alone(("cpu", "disk"), "cpu"))
 @pytest.mark.parametrize("name", fast_alone(CONFIGS, "coupled-euler", "fast-slow-streams"))
 def test_offloaded_weights(name: str, where: str, tmp_path: Path) -> None:
@@ -170,12 +170,14 @@ def test_the_base_model_ends_before_the_readout(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["standard", "fast-slow", "itrsa"])
-def test_embeddings_in_place_of_tokens(name: str) -> None:
+def test_embeddings_in_place_of_tokens_and_consecutive_positions(name: str) -> None:
     model = wrapped(name)
     with torch.no_grad():
         vectors = model.get_input_embeddings()(tokens())
         assert torch.equal(model(inputs_embeds=vectors).logits, logits(model))
         assert torch.equal(model(tokens(), token_type_ids=torch.zeros_like(tokens())).logits, logits(model))
+        positions = torch.arange(N_TOKENS).unsqueeze(0)
+        assert torch.equal(model(tokens(), position_ids=positions).logits, logits(model))
     if name != "itrsa":
         with_vectors = model.generate(inputs_embeds=vectors, max_new_tokens=3, do_sample=False)
         assert torch.equal(with_vectors, model.generate(tokens(), max_new_tokens=3, do_sample=False)[:, N_TOKENS:])
@@ -194,18 +196,10 @@ def test_sequences_packed_into_a_row_do_not_see_each_other(name: str) -> None:
     torch.testing.assert_close(packed, alone, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["standard", "fast-slow"])
-def test_consecutive_positions_change_nothing(name: str) -> None:
-    model = wrapped(name)
-    with torch.no_grad():
-        assert torch.equal(model(tokens(), position_ids=torch.arange(N_TOKENS).unsqueeze(0)).logits, logits(model))
-
-
 def test_impossible_inputs_are_refused() -> None:
     model = wrapped("fast-slow")
-    packed = torch.arange(N_TOKENS).unsqueeze(0) % 10
     with pytest.raises(InputError, match="position_ids must be consecutive for FastSlow"):
-        model(tokens()[:1], position_ids=packed)
+        model(tokens()[:1], position_ids=torch.arange(N_TOKENS).unsqueeze(0) % 10)
     with pytest.raises(InputError, match="one of input_ids and inputs_embeds must be given, got neither"):
         model()
     with pytest.raises(InputError, match="cu_seq_lens_q must be given together with position_ids"):
@@ -244,18 +238,7 @@ def test_trainers_of_trl_take_twenty_steps(kind: str, name: str, adapter: bool, 
     import peft
     import trl
 
-    options = {
-        "output_dir": str(tmp_path / "out"),
-        "max_steps": 20,
-        "per_device_train_batch_size": 2,
-        "learning_rate": 1e-2,
-        "use_cpu": True,
-        "bf16": False,
-        "report_to": [],
-        "max_length": 32,
-        "logging_steps": 5,
-        "disable_tqdm": True,
-    }
+    options = few_steps(tmp_path / "out", 20, per_device_train_batch_size=2, bf16=False, max_length=32, logging_steps=5)
     shared = {
         "model": saved(name, tmp_path / "model"),
         "processing_class": as_fast_tokenizer(ByteTokenizer(), 40),

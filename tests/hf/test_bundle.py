@@ -117,10 +117,7 @@ def test_comments_and_docstrings_are_kept() -> None:
 @pytest.mark.parametrize(
     ("line", "becomes"),
     [
-        (
-            "from attractor.attention import Rope, build",
-            "from .attention import Rope, build\n",
-        ),
+        ("from attractor.attention import Rope, build", "from .attention import Rope, build\n"),
         ("from attractor.errors import InputError as Refused", "from .errors import InputError as Refused\n"),
         (
             "from attractor.kernels.gpu import coupling",

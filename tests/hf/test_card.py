@@ -153,5 +153,4 @@ def test_escaped_text_is_one_line_without_active_markup(text: str) -> None:
 
 
 def test_the_hub_accepts_the_metadata(run: RunFolder) -> None:
-    read = ModelCard(model_card(run, TEXT))
-    assert read.data.library_name == "transformers"
+    assert ModelCard(model_card(run, TEXT)).data.library_name == "transformers"

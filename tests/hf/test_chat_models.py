@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from foreign import saved
+from foreign import change, saved
 from rich.console import Console
 from rich.control import strip_control_codes
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast, set_seed
@@ -53,17 +53,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spelled = str(place / "imported" / "tokenizer.json")
     prepare(Preparation(str(place / "texts.txt"), place / "corpus", tokenizer=spelled))
     model = TrainConfig.from_dict(json.loads((place / "imported" / "config.json").read_text())).model
-    config = TrainConfig(
-        model=model,
-        task=Text(str(place / "corpus")),
-        start=str(place / "imported"),
-        n_steps=2,
-        warmup_steps=1,
-        batch_size=2,
-        seq_len=32,
-        eval_batches=1,
-        lr=1e-4,
-    )
+    steps: dict[str, Any] = {"n_steps": 2, "warmup_steps": 1, "batch_size": 2, "seq_len": 32, "eval_batches": 1}
+    config = TrainConfig(model, Text(str(place / "corpus")), start=str(place / "imported"), lr=1e-4, **steps)
     train(config, place / "tuned", Runtime(device="cpu"))
     convert_run(place / "chat", "coupled-euler", place / "converted")
     convert_run(place / "tuned", "gated", place / "tuned and converted")
@@ -88,10 +79,8 @@ def test_an_export_has_the_tokenizer_and_the_settings_of_the_original(place: Pat
             assert exported.apply_chat_template(chat, **options) == original.apply_chat_template(chat, **options)
     for text in (PROMPT, "", " two  spaces\n"):
         assert exported(text)["input_ids"] == original(text)["input_ids"]
-        assert (
-            exported(text, text, add_special_tokens=False)["input_ids"]
-            == (original(text, text, add_special_tokens=False)["input_ids"])
-        )
+        pairs = [tokenizer(text, text, add_special_tokens=False)["input_ids"] for tokenizer in (exported, original)]
+        assert pairs[0] == pairs[1]
     assert exported.special_tokens_map == original.special_tokens_map
     assert exported.get_added_vocab() == original.get_added_vocab()
     assert exported.padding_side == "left"
@@ -105,13 +94,17 @@ def test_an_export_has_the_tokenizer_and_the_settings_of_the_original(place: Pat
     assert [stored[name] for name in ids] == [first[name] for name in ids]
 
 
+def counts_of(score: Any) -> tuple[int, Any, int]:
+    return score.window, score.start, score.n_tokens
+
+
 def test_a_tuned_run_is_exported_completely_as_a_model_of_transformers(place: Path, original: Any) -> None:
     export(ExportArguments(place / "tuned", to="llama", out=place / "tuned-llama"), Console(quiet=True))
     exported = AutoTokenizer.from_pretrained(place / "tuned-llama")
     assert exported.apply_chat_template(CHAT) == original.apply_chat_template(CHAT)
     documents = [("text", PROMPT.encode()), ("texts", "".join(TEXTS[:4]).encode())]
     run, model = (score_texts(load_causal(place / name, CPU), documents) for name in ("tuned", "tuned-llama"))
-    assert (model.window, model.start, model.n_tokens) == (run.window, run.start, run.n_tokens)
+    assert counts_of(model) == counts_of(run)
     assert model.window == 32
     assert model.nats == pytest.approx(run.nats, rel=1e-5)
 
@@ -123,9 +116,7 @@ def test_a_tokenizer_that_transformers_would_rebuild_is_refused(tmp_path: Path) 
     from attractor.hf.foreign_export import chosen_architecture
 
     tokenizer = bpe.train(iter(TEXTS), 300)
-    config = TransformerConfig(
-        vocab_size=300, d_model=16, n_heads=2, n_layers=1, d_ff=32, positions="rope", qkv_bias=True
-    )
+    config = TransformerConfig(300, d_model=16, n_heads=2, n_layers=1, d_ff=32, positions="rope", qkv_bias=True)
     with pytest.raises(InputError, match="tokenizer must split words as transformers does for every model of qwen2"):
         export_model(config.build(0), tmp_path / "qwen2", tokenizer, to=chosen_architecture("qwen2"))
     assert not [*tmp_path.iterdir()]
@@ -166,11 +157,7 @@ def test_a_run_its_export_and_the_original_are_evaluated_alike(place: Path) -> N
         causals = [load_causal(place / name, CPU) for name in names]
         scores = [score_texts(causal, documents, batch_size=2) for causal in causals]
         for causal, score in zip(causals, scores, strict=True):
-            assert (score.window, score.start, score.n_tokens) == (
-                scores[0].window,
-                scores[0].start,
-                scores[0].n_tokens,
-            )
+            assert counts_of(score) == counts_of(scores[0])
             assert score.nats == pytest.approx(scores[0].nats, rel=1e-5)
             assert (causal.always_starts, causal.ends) == (True, causals[0].ends)
         assert scores[0].start == causals[0].encode_prompt("", True)[0]
@@ -332,13 +319,8 @@ def test_templates_are_read_from_any_file_that_may_hold_them(place: Path, tmp_pa
     for name in ("in the configuration", "several"):
         folder = shutil.copytree(place / "chat", tmp_path / name)
         (folder / "chat_template.jinja").unlink()
-        configuration = folder / "tokenizer_config.json"
-        stored = json.loads(configuration.read_text())
-        if name == "several":
-            stored["chat_template"] = [{"name": "default", "template": TEMPLATE}, {"name": "loud", "template": "AH"}]
-        else:
-            stored["chat_template"] = TEMPLATE
-        configuration.write_text(json.dumps(stored))
+        several = [{"name": "default", "template": TEMPLATE}, {"name": "loud", "template": "AH"}]
+        change(folder / "tokenizer_config.json", chat_template=several if name == "several" else TEMPLATE)
         expected = AutoTokenizer.from_pretrained(folder)
         import_run(folder, tmp_path / f"{name} run")
         chat = load_causal(tmp_path / f"{name} run", CPU).chat_tokenizer
@@ -349,9 +331,8 @@ def test_templates_are_read_from_any_file_that_may_hold_them(place: Path, tmp_pa
 
 def test_code_that_a_folder_names_is_left_out(place: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(place / "chat", tmp_path / "chat")
-    file = folder / "tokenizer_config.json"
     code = {"auto_map": {"AutoTokenizer": ["evil.Evil", None]}, "tokenizer_class": "Evil", "vocab_file": "/etc/passwd"}
-    file.write_text(json.dumps(json.loads(file.read_text()) | code))
+    change(folder / "tokenizer_config.json", **code)
     run = import_run(folder, tmp_path / "run")
     assert not [name for name in ("evil", "Evil", "passwd") if name in (run.path / SETTINGS_FILE).read_text()]
     facts = json.loads((run.path / SETTINGS_FILE).read_text())
@@ -367,9 +348,7 @@ def test_ids_of_minus_one_mean_no_token(place: Path, tmp_path: Path) -> None:
     """The first Llama models have such a pad_token_id."""
     folder = shutil.copytree(place / "chat", tmp_path / "chat")
     (folder / "generation_config.json").unlink()
-    (folder / "config.json").write_text(
-        json.dumps(json.loads((folder / "config.json").read_text()) | {"pad_token_id": -1, "eos_token_id": -1})
-    )
+    change(folder / "config.json", pad_token_id=-1, eos_token_id=-1)
     settings = saved_settings(import_run(folder, tmp_path / "run").path)
     assert settings is not None
     assert (settings.stops, settings.config["pad_token_id"]) == ((4,), -1)

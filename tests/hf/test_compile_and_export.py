@@ -46,13 +46,8 @@ def test_a_program_of_torch_export_takes_padded_batches_of_any_size(name: str) -
     assert name not in WITH_NOISE or all((batch[0] == 40).any() for batch in (EXAMPLE, LONGER))
     model = Logits(wrapped(name))
     with torch.no_grad():
-        program = torch.export.export(
-            model,
-            EXAMPLE,
-            dynamic_shapes=(SHAPES, SHAPES),
-            strict=False,
-            prefer_deferred_runtime_asserts_over_guards=True,
-        ).module()
+        how: dict[str, Any] = {"strict": False, "prefer_deferred_runtime_asserts_over_guards": True}
+        program = torch.export.export(model, EXAMPLE, dynamic_shapes=(SHAPES, SHAPES), **how).module()
         for batch in (EXAMPLE, EXAMPLE, LONGER):
             tolerance = 5e-6 if name == "gated-deltanet" else 1e-6  # a program has one chunk, a model several
             torch.testing.assert_close(program(*batch), model(*batch), rtol=0, atol=tolerance)
@@ -103,8 +98,7 @@ def test_onnx_runtime_gives_the_same_logits(name: str) -> None:
         session = onnxruntime.InferenceSession(file.getvalue())
         names = [given.name for given in session.get_inputs()]
         for batch in (EXAMPLE, LONGER):
-            feeds = dict(zip(names, (x.numpy() for x in batch), strict=True))
-            (logits,) = session.run(None, feeds)
+            (logits,) = session.run(None, dict(zip(names, (x.numpy() for x in batch), strict=True)))
             torch.testing.assert_close(torch.from_numpy(logits), model(*batch), rtol=0, atol=1e-5)
 
 

@@ -34,27 +34,16 @@ from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
 
 TINY: dict[str, Any] = {"vocab_size": 320, "d_model": 16, "n_heads": 4, "d_ff": 24, "max_seq_len": 48}
+OTHER: dict[str, Any] = {"stream_norm": "layernorm", "parallel_branches": True, "norms_per_block": 1}
+OTHER |= {"out_bias": True, "mlp_bias": True, "mlp": "gelu-tanh", "rope_scaling": "yarn:4:16:4:0.02:1.1"}
+OTHER |= {"branch_scale": 0.5, "logit_scale": 0.5, "attention_scale": 0.3, "no_rope_every": 2}
+STEPS: dict[str, Any] = {"n_steps": 4, "warmup_steps": 1, "batch_size": 2, "seq_len": 16}
 TOKENS = torch.arange(40, 64).view(2, 12)
 MODELS: dict[str, ModelConfig[LanguageModel]] = {
     name: TransformerConfig(**TINY, n_layers=1, attention=name, positions="rope" if i % 2 else "learned")
     for i, name in enumerate(PRESETS)
 } | {
-    "of-other-families": ImportedConfig(
-        **TINY,
-        n_layers=2,
-        positions="rope",
-        stream_norm="layernorm",
-        parallel_branches=True,
-        norms_per_block=1,
-        out_bias=True,
-        mlp_bias=True,
-        mlp="gelu-tanh",
-        branch_scale=0.5,
-        logit_scale=0.5,
-        attention_scale=0.3,
-        rope_scaling="yarn:4:16:4:0.02:1.1",
-        no_rope_every=2,
-    ),
+    "of-other-families": ImportedConfig(**TINY, **OTHER, n_layers=2, positions="rope"),
     "fast-slow": FastSlowConfig(**TINY),
     "fast-slow-coupled": FastSlowConfig(**TINY, attention="coupled-gated"),
     "itrsa-causal": ItrSAConfig(**TINY, causal=True, positions="rope"),
@@ -312,9 +301,8 @@ def test_impossible_exports_are_refused_in_one_line(model: LanguageModel, tmp_pa
         export_model(model, tmp_path / "out", large)
     with pytest.raises(InputError, match="max_shard_size must be a size such as 5GB or 500MB, got 'big'"):
         export_model(model, tmp_path / "out", max_shard_size="big")
-    board = ItrSAConfig(**TINY, causal=False)
     with pytest.raises(InputError, match="causal must be True"):
-        export_model(board.build(0), tmp_path / "out")
+        export_model(ItrSAConfig(**TINY, causal=False).build(0), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
@@ -322,16 +310,7 @@ def test_impossible_exports_are_refused_in_one_line(model: LanguageModel, tmp_pa
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     (folder / "squares.txt").write_text("".join(f"{i} squared is {i * i}\n" for i in range(400)))
-    config = TrainConfig(
-        model=SMALL,
-        task=Text(str(folder / "squares.txt")),
-        n_steps=4,
-        warmup_steps=1,
-        batch_size=2,
-        seq_len=16,
-        eval_every=2,
-        eval_batches=2,
-    )
+    config = TrainConfig(SMALL, Text(str(folder / "squares.txt")), **STEPS, eval_every=2, eval_batches=2)
     train(config, folder / "run", Runtime(device="cpu"))
     return folder / "run"
 

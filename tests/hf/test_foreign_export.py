@@ -34,24 +34,18 @@ QK = {"qk_norm": True, "qk_norm_eps": 1e-6}
 PLAIN_GPT = {"stream_norm": "layernorm", "qkv_bias": True, "out_bias": True, "mlp_bias": True}
 GEMMA = {"mlp": "geglu-tanh", "embedding_scale": 32**0.5, "norms_per_block": 4}
 ONE_NORM = {"stream_norm": "layernorm-no-bias", "parallel_branches": True, "norms_per_block": 1, "logit_scale": 0.1}
-MLA = {"attention": "mla", "n_kv_heads": None}
+CAPS = {"softcap": 20.0, "logit_softcap": 10.0}
+FIRST, EVERY = ({"window": 8, "global_layers": layers} for layers in ("first:1", "every:2"))
+LATENT = LLAMA.replace(attention="mla", n_kv_heads=None).attention_config.replace(latent_norm=True)
 OURS: dict[str, tuple[str, ImportedConfig]] = {
     "llama": ("llama", LLAMA.replace(tied_embeddings=False, n_kv_heads=2)),
     "llama-gqa-preset": ("llama", LLAMA.replace(attention="gqa", head_dim=16)),
     "llama-dropout": ("llama", LLAMA.replace(dropout=0.1, rope_scaling="yarn:4:16:4:0.02:1.1")),
     "mistral": ("mistral", LLAMA.replace(rope_scaling="dynamic:2:64")),
     "mistral-window": ("mistral", LLAMA.replace(window=8)),
-    "gemma2": (
-        "gemma2",
-        LLAMA.replace(
-            **GEMMA, softcap=20.0, logit_softcap=10.0, attention_scale=0.25, window=8, global_layers="every:2"
-        ),
-    ),
-    "gemma3-text": (
-        "gemma3-text",
-        LLAMA.replace(**GEMMA, **QK, window=8, global_layers="first:1", local_rope_theta=1e3),
-    ),
-    "olmo3": ("olmo3", LLAMA.replace(**QK, qk_norm_across=True, post_norm=True, window=8, global_layers="every:2")),
+    "gemma2": ("gemma2", LLAMA.replace(**GEMMA, **CAPS, **EVERY, attention_scale=0.25)),
+    "gemma3-text": ("gemma3-text", LLAMA.replace(**GEMMA, **QK, **FIRST, local_rope_theta=1e3)),
+    "olmo3": ("olmo3", LLAMA.replace(**QK, **EVERY, qk_norm_across=True, post_norm=True)),
     "qwen2": ("qwen2", LLAMA.replace(qkv_bias=True)),
     "qwen3": ("qwen3", LLAMA.replace(**QK)),
     "gemma": ("gemma", LLAMA.replace(mlp="geglu-tanh", embedding_scale=32**0.5)),
@@ -63,37 +57,25 @@ OURS: dict[str, tuple[str, ImportedConfig]] = {
     "gpt-neox": ("gpt-neox", LLAMA.replace(**PLAIN_GPT, mlp="gelu", rope_fraction=0.25, parallel_branches=True)),
     "stablelm": ("stablelm", LLAMA.replace(stream_norm="layernorm", qkv_bias=True, rope_fraction=0.25)),
     "starcoder2": ("starcoder2", LLAMA.replace(**PLAIN_GPT, mlp="gelu-tanh", window=8)),
-    "cohere": (
-        "cohere",
-        LLAMA.replace(**ONE_NORM),
-    ),
-    "ministral": ("ministral", LLAMA.replace(window=8, global_layers="first:1")),
-    "cwm": ("cwm", LLAMA.replace(window=8, global_layers="first:1", rope_scaling="llama3:8:1:4:16")),
+    "cohere": ("cohere", LLAMA.replace(**ONE_NORM)),
+    "ministral": ("ministral", LLAMA.replace(**FIRST)),
+    "cwm": ("cwm", LLAMA.replace(**FIRST, rope_scaling="llama3:8:1:4:16")),
     "seed-oss": ("seed-oss", LLAMA.replace(qkv_bias=True, head_dim=16)),
     "internlm3": ("internlm3", LLAMA.replace(n_kv_heads=2)),
     "iquestcoder": ("iquestcoder", LLAMA.replace(head_dim=16)),
     "arcee": ("arcee", LLAMA.replace(mlp="relu2")),
     "jais2": ("jais2", LLAMA.replace(**PLAIN_GPT, mlp="relu2")),
     "nemotron": ("nemotron", LLAMA.replace(stream_norm="layernorm", mlp="relu2", rope_fraction=0.25)),
-    "cohere2": (
-        "cohere2",
-        LLAMA.replace(**ONE_NORM, window=8, no_rope_every=2, global_layers="every:2"),
-    ),
+    "cohere2": ("cohere2", LLAMA.replace(**ONE_NORM, **EVERY, no_rope_every=2)),
     "exaone4": ("exaone4", LLAMA.replace(**QK, post_norm=True)),
     "vaultgemma": ("vaultgemma", LLAMA.replace(mlp="geglu-tanh", embedding_scale=32**0.5, softcap=9.0)),
-    "youtu": (
-        "youtu",
-        LLAMA.replace(attention=LLAMA.replace(**MLA).attention_config.replace(latent_norm=True)),
-    ),
+    "youtu": ("youtu", LLAMA.replace(attention=LATENT)),
     "hyperclovax": ("hyperclovax", LLAMA.replace(branch_scale=0.3, logit_scale=2.0, norms_per_block=4)),
     "ernie4-5": ("ernie4-5", LLAMA.replace(n_kv_heads=1)),
     "glm": ("glm", LLAMA.replace(rope_fraction=0.5, qkv_bias=True)),
     "glm4": ("glm4", LLAMA.replace(rope_fraction=0.25, norms_per_block=4)),
     "helium": ("helium", LLAMA.replace(qkv_bias=True)),
-    "deepseek-v3": (
-        "deepseek-v3",
-        LLAMA.replace(attention=LLAMA.replace(**MLA).attention_config.replace(latent_norm=True)),
-    ),
+    "deepseek-v3": ("deepseek-v3", LLAMA.replace(attention=LATENT)),
 }
 
 
@@ -126,8 +108,7 @@ def test_an_imported_model_is_exported_unchanged(name: str, tmp_path: Path) -> N
     saved(tmp_path / "theirs", name, spelled=False)
     model = import_model(tmp_path / "theirs")
     export_model(model, tmp_path / "back", to=architecture(MODELS[name][0]))
-    back = import_model(tmp_path / "back")
-    assert_same_weights(model, back)
+    assert_same_weights(model, import_model(tmp_path / "back"))
     torch.testing.assert_close(own_class(tmp_path / "back")(tokens()).logits, model(tokens())[0], rtol=0, atol=1e-5)
 
 
@@ -212,14 +193,10 @@ REFUSED: dict[str, tuple[str, ModelConfig[Any], str]] = {
         "n_kv_heads must be 4 for --to gpt2, got 2",
     ),
     "window": ("llama", LLAMA.replace(window=8), "window must be None for --to llama, got 8"),
-    "one window": (
-        "mistral",
-        LLAMA.replace(window=8, global_layers="every:2"),
-        "global_layers must be None for --to mistral, got 1",
-    ),
+    "one window": ("mistral", LLAMA.replace(**EVERY), "global_layers must be None for --to mistral, got 1"),
     "scale without a whole number": (
         "gemma2",
-        LLAMA.replace(**GEMMA, softcap=20.0, logit_softcap=10.0, attention_scale=0.3),
+        LLAMA.replace(**GEMMA, **CAPS, attention_scale=0.3),
         r"attention_scale must be 0.3015\d+ for --to gemma2, got 0.3",
     ),
     "scaling": (

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from foreign import FAST, LONG, MODELS, VOCAB_SIZE, saved, sentence_pieces, tokens
+from foreign import FAST, LONG, MODELS, VOCAB_SIZE, change, saved, sentence_pieces, tokens
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
@@ -44,10 +44,6 @@ def llama(tmp_path: Path) -> Path:
     return tmp_path / "llama"
 
 
-def change(file: Path, **changes: Any) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-
 def change_weights(folder: Path, changed: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
     save_file(changed(load_file(folder / SINGLE)), folder / SINGLE)
 
@@ -71,12 +67,13 @@ def test_every_architecture_of_the_table_is_tried_here() -> None:
     assert {known.model_type for known in ARCHITECTURES} == {model_type for model_type, _ in MODELS.values()}
 
 
+SHAPE: dict[str, Any] = {"d_model": 32, "n_heads": 4, "d_ff": 48}
 OURS: dict[str, ModelConfig[Any]] = {
-    "standard": TransformerConfig(vocab_size=31, d_model=32, n_heads=4, n_layers=2, d_ff=48, max_seq_len=40),
+    "standard": TransformerConfig(**SHAPE, vocab_size=31, n_layers=2, max_seq_len=40),
     "coupled-mla": TransformerConfig(
-        vocab_size=31, d_model=32, n_heads=4, n_layers=2, d_ff=48, attention="coupled-mla", tied_embeddings=False
+        **SHAPE, vocab_size=31, n_layers=2, attention="coupled-mla", tied_embeddings=False
     ),
-    "sigma": TransformerConfig(vocab_size=31, d_model=32, n_heads=4, n_layers=1, d_ff=48, sigma_reparam=True),
+    "sigma": TransformerConfig(**SHAPE, vocab_size=31, n_layers=1, sigma_reparam=True),
     "fast-slow": FastSlowConfig(vocab_size=31, d_model=32, d_ff=48),
 }
 
@@ -108,8 +105,7 @@ def test_weights_are_read_as_safetensors_reads_them_shards_too(tmp_path: Path) -
 def test_half_precision_stays_and_norms_around_one_are_not_rounded(tmp_path: Path) -> None:
     for name in ("llama", "gemma"):
         saved(tmp_path / name, name, spelled=False).to(torch.bfloat16).save_pretrained(tmp_path / name)
-    halved = import_model(tmp_path / "llama")
-    assert {weight.dtype for weight in halved.parameters()} == {torch.bfloat16}
+    assert {weight.dtype for weight in import_model(tmp_path / "llama").parameters()} == {torch.bfloat16}
     assert {weight.dtype for weight in import_model(tmp_path / "llama", torch.float32).parameters()} == {torch.float32}
     gemma, stored = import_model(tmp_path / "gemma"), load_file(tmp_path / "gemma" / SINGLE)
     assert torch.equal(gemma.norm.weight, 1 + stored["model.norm.weight"].float())
@@ -124,19 +120,10 @@ def test_configurations_from_before_transformers_5_are_read_alike(llama: Path, t
     for name in ("tie_word_embeddings", "head_dim", "attention_bias", "hidden_act", "mlp_bias"):
         del stored[name]
     (llama / "config.json").write_text(json.dumps(stored | scaled))
-    expected = TransformerConfig(
-        vocab_size=VOCAB_SIZE,
-        d_model=32,
-        n_heads=4,
-        n_kv_heads=2,
-        n_layers=3,
-        d_ff=48,
-        positions="rope",
-        tied_embeddings=False,
-        rope_scaling="llama3:8.0:1.0:4.0:16",
-    )
-    assert import_model(llama).config == expected
-    assert Rope(8, scaling=expected.rope_scaling).scaling == Scaling("llama3", (8, 1, 4, 16))
+    expected = TransformerConfig(**SHAPE, vocab_size=VOCAB_SIZE, n_kv_heads=2, n_layers=3, positions="rope")
+    scaling = "llama3:8.0:1.0:4.0:16"
+    assert import_model(llama).config == expected.replace(tied_embeddings=False, rope_scaling=scaling)
+    assert Rope(8, scaling=scaling).scaling == Scaling("llama3", (8, 1, 4, 16))
 
 
 @torch.no_grad()

@@ -211,8 +211,7 @@ def test_a_pretrained_language_model_becomes_a_classifier(tmp_path: Path) -> Non
 
 
 def test_the_configuration_is_ours_and_is_checked_as_ours(tmp_path: Path) -> None:
-    config = AttractorConfig.of(plain(attention=PRESETS["mla"]), eos_token_id=3)
-    config.save_pretrained(tmp_path)
+    AttractorConfig.of(plain(attention=PRESETS["mla"]), eos_token_id=3).save_pretrained(tmp_path)
     stored = json.loads((tmp_path / "config.json").read_text())
     assert (stored["hidden_size"], stored["num_hidden_layers"], stored["attractor"]["d_model"]) == (32, 2, 32)
     assert transformers.AutoConfig.from_pretrained(tmp_path).model_config() == plain(attention=PRESETS["mla"])

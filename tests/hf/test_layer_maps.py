@@ -95,19 +95,15 @@ class Two(nn.Module):
         return h
 
 
-def test_ambiguous_lists_of_layers_are_listed_in_the_error() -> None:
-    model = Two().eval()
-    with pytest.raises(InputError, match=r"num_hidden_layers=2 layers, got Two with lists 'encoder' of 2, 'decoder'"):
-        layer_maps(model, torch.zeros(1, 3, dtype=torch.long))
-    with pytest.raises(InputError, match=r"got 'layers'; there are 'encoder', 'decoder'"):
-        layer_maps(model, torch.zeros(1, 3, dtype=torch.long), layers="layers")
-
-
-def test_a_stream_that_is_changed_between_layers_is_refused() -> None:
-    with pytest.raises(InputError, match="read what the one before wrote, and those of Two do not"):
-        layer_maps(Two().eval(), torch.zeros(1, 3, dtype=torch.long), layers="decoder")
-
-
-def test_training_mode_is_refused() -> None:
-    with pytest.raises(InputError, match="evaluation mode"):
-        layer_maps(Two().train(), torch.zeros(1, 3, dtype=torch.long), layers="decoder")
+@pytest.mark.parametrize(
+    ("layers", "trains", "words"),
+    [
+        (None, False, "num_hidden_layers=2 layers, got Two with lists 'encoder' of 2, 'decoder'"),
+        ("layers", False, "got 'layers'; there are 'encoder', 'decoder'"),
+        ("decoder", False, "read what the one before wrote, and those of Two do not"),
+        ("decoder", True, "evaluation mode"),
+    ],
+)
+def test_layers_without_a_map_are_refused(layers: str | None, trains: bool, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        layer_maps(Two().train(trains), torch.zeros(1, 3, dtype=torch.long), layers=layers)

@@ -85,8 +85,7 @@ def test_the_cache_padding_and_generated_text_are_right(name: str, attention: st
 
 
 @pytest.mark.parametrize(
-    ("name", "attention"),
-    [*((name, "coupled-gated") for name in ARCHITECTURES), *(("llama", name) for name in EXACT)],
+    ("name", "attention"), [*((name, "coupled-gated") for name in ARCHITECTURES), *(("llama", name) for name in EXACT)]
 )
 def test_the_model_starts_as_the_original_bit_for_bit_and_is_that_of_convert(
     name: str, attention: str, tmp_path: Path

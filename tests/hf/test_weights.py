@@ -106,16 +106,17 @@ def test_original_differential_attention_and_its_gradients(n_kv_heads: int) -> N
         ("llama", ("differential-original", {}), "unilm-diff-flash", "must hold"),
         ("llama", ("coupled-euler", {"n_kv_heads": 2}), "llama", "these differ: couple"),
         ("llama", ("standard", {"orthogonal_values": True}), "llama", "orthogonal_values must be off"),
+        ("llama", ("standard", {"sigma_reparam": True}), "llama", "sigma_reparam must be off"),
         ("llama", ("gqa", {"n_kv_heads": 2}), "gpt-neox", "n_kv_heads must be n_heads=4 where"),
     ],
 )
 def test_another_layout_or_shape_is_refused_and_changes_nothing(name: str, ours: Any, layout: str, words: str) -> None:
     model = theirs(name)
     layer = build("gqa", 32, 4, n_kv_heads=2) if ours is None else build(ours[0], 32, 4, **ours[1])
-    before = {name: p.clone() for name, p in layer.named_parameters()}
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
     with pytest.raises(InputError, match=words):
         import_attention(layer, model.model.layers[LAYER_INDEX].self_attn.state_dict(), layout=layout)
-    assert all(torch.equal(before[name], p) for name, p in layer.named_parameters())
+    assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
 
 
 def test_every_layout_is_tried_here() -> None:

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from saved_tensors import n_kept
 from torch import Tensor
 
 from attractor.attention.couple.euler import Euler
 from attractor.attention.couple.leapfrog import Leapfrog
 from attractor.kernels import coupling
 from attractor.kernels.coupling import Program, apply_force, integrate, integrate_reference
+from saved_tensors import n_kept
 
 B, T, J, K = 2, 5, 3, 4
 PROGRAMS = {

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from saved_tensors import Largest
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -10,6 +9,7 @@ from attractor.attention.mask import Mask
 from attractor.attention.score.decayed import decayed_weights
 from attractor.attention.score.softmax import weigh
 from attractor.kernels.decay import decayed_attention, survival
+from saved_tensors import Largest
 
 B, H, K, V, PIECE, SCALE = 2, 4, 3, 5, 4, 0.6
 
@@ -43,8 +43,7 @@ def test_values_and_gradients_equal_the_reference(length: int, kv_heads: int, sl
 
 @pytest.mark.parametrize(("batch", "length"), [(0, 13), (2, 0)])
 def test_an_empty_batch_or_sequence_gives_an_empty_context(batch: int, length: int) -> None:
-    given = [x[:batch] for x in case(length)]
-    context = decayed_attention(*given, SCALE, piece=PIECE)
+    context = decayed_attention(*[x[:batch] for x in case(length)], SCALE, piece=PIECE)
     assert context.shape == (batch, H, length, V)
     context.sum().backward()
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from saved_tensors import Largest
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from attractor.kernels import logsumexp
 from attractor.kernels.logsumexp import attention_logsumexp, attention_logsumexp_reference
+from saved_tensors import Largest
 
 SCALE = 0.6
 

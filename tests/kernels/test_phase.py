@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from saved_tensors import n_kept
 from torch import Tensor
 
 from attractor.analysis.jacobian import load_forward_mode
 from attractor.kernels.phase import phase_activation, phase_activation_reference
+from saved_tensors import n_kept
 
 B, T, H, K = 2, 5, 3, 4
 

@@ -117,8 +117,7 @@ def test_arrays_of_several_types_are_refused_as_before(form: str, request: pytes
 @pytest.mark.usefixtures("widened")
 def test_gradients_and_mapped_products_are_widened_too() -> None:
     _, a, b = operands(torch.bfloat16)
-    mapped = torch.vmap(torch.matmul)(a, b)
-    assert torch.equal(mapped, (a.float() @ b.float()).bfloat16())
+    assert torch.equal(torch.vmap(torch.matmul)(a, b), (a.float() @ b.float()).bfloat16())
     linear = torch.nn.Linear(40, 24, bias=False).bfloat16()
     linear(a).backward(torch.ones(3, 16, 24, dtype=torch.bfloat16))
     ones = torch.ones(24, 48)

@@ -47,9 +47,8 @@ def test_every_group_stays_on_its_sphere(width: int) -> None:
 
 def test_with_trainable_scales_groups_have_the_learned_lengths() -> None:
     model = built(rms_norm=True)
-    plain = built()
     with torch.no_grad():
-        torch.testing.assert_close(model(boards())[0], plain(boards())[0])  # scales start at 1
+        torch.testing.assert_close(model(boards())[0], built()(boards())[0])  # scales start at 1
         model.oscillators.scale.fill_(1.7)
         *_, state = model.states(boards())
     torch.testing.assert_close(lengths(model, state), torch.full((3, 16, 8), 1.7))
@@ -78,14 +77,8 @@ def test_an_oscillator_alone_turns_by_arctan_of_its_frequency(gamma: float) -> N
     for _ in range(7):
         x = kuramoto_step(x, torch.zeros_like(x), omega, gamma)
     angles = 7 * (gamma * frequency).atan()
-    turned = torch.stack(
-        [
-            start[..., 0] * angles.cos() - start[..., 1] * angles.sin(),
-            start[..., 0] * angles.sin() + start[..., 1] * angles.cos(),
-        ],
-        dim=-1,
-    )
-    torch.testing.assert_close(x, turned)
+    (a, b), cos, sin = start.unbind(-1), angles.cos(), angles.sin()
+    torch.testing.assert_close(x, torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -116,8 +109,7 @@ def test_energy_falls_under_a_symmetric_coupling_and_small_steps(width: int) -> 
     symmetric = energies(drawn + drawn.T)
     assert (symmetric.diff(dim=0) < 1e-12).all()
     assert (symmetric[-1] < symmetric[0] - 0.1).all()
-    asymmetric = energies(drawn + drawn.T + 20 * (drawn - drawn.T))
-    assert (asymmetric.diff(dim=0) > 0).any()
+    assert (energies(drawn + drawn.T + 20 * (drawn - drawn.T)).diff(dim=0) > 0).any()
 
 
 def test_step_and_energy_are_the_papers_equations() -> None:
@@ -194,9 +186,8 @@ def test_the_published_model_is_the_written_out_one() -> None:
     omega = p["oscillators.frequencies"].norm()
     assert omega == pytest.approx(0.1)
     for _ in range(5):
-        q, k, v = (
-            mapped(name, linear(f"attention.project.{name}", x.flatten(-2))) for name in ("query", "key", "value")
-        )
+        names = ("query", "key", "value")
+        q, k, v = (mapped(name, linear(f"attention.project.{name}", x.flatten(-2))) for name in names)
         weights = (torch.einsum("bihk,bjhk->bhij", q, k) / 8**0.5).softmax(-1)
         context = mapped("output", torch.einsum("bhij,bjhk->bihk", weights, v).flatten(-2))
         y = (linear("attention.output.out", context.flatten(-2)) + c).unflatten(-1, (8, 4))
@@ -205,8 +196,7 @@ def test_the_published_model_is_the_written_out_one() -> None:
         x = F.normalize(x + 0.7 * dx, dim=-1)
     m = linear("lengths.mixture", x.flatten(-2)).unflatten(-1, (32, 4)).norm(dim=-1) + p["lengths.bias"]
     m = m + linear("lengths.down", linear("lengths.up", m.relu()).relu())
-    expected = linear("head", linear("lengths.last", m.relu()).relu())
-    torch.testing.assert_close(logits[..., 1:], expected)
+    torch.testing.assert_close(logits[..., 1:], linear("head", linear("lengths.last", m.relu()).relu()))
     assert (logits.float().softmax(-1)[..., 0] == 0).all()
 
 

@@ -71,8 +71,7 @@ def test_padded_sequences_in_chunks_have_the_blocks_of_whole_sequences(data: st.
         seen, start = blocks.seen, end
     up = torch.cat(found, dim=1)
     for row, n in enumerate(lengths):
-        alone = x[row : row + 1, longest - n :]
-        wanted = causal_upsample(2 * causal_pool(alone, period), period, n)
+        wanted = causal_upsample(2 * causal_pool(x[row : row + 1, longest - n :], period), period, n)
         assert torch.allclose(up[row, longest - n :], wanted[0], atol=1e-14)
     assert seen is not None
     assert seen.sum(1).tolist() == [n // period for n in lengths]

@@ -9,9 +9,7 @@ from attractor.errors import InputError
 from attractor.models import TransformerConfig
 from tiers import tiered
 
-SMALL = TransformerConfig(
-    vocab_size=20, d_model=16, n_heads=4, n_layers=2, d_ff=24, max_seq_len=16, positions="rope", n_classes=3
-)
+SMALL = TransformerConfig(20, 16, n_heads=4, n_layers=2, d_ff=24, max_seq_len=16, positions="rope", n_classes=3)
 every_preset = pytest.mark.parametrize("attention", tiered(PRESETS))
 both_pools = pytest.mark.parametrize("pool", ["last", "mean"])
 both_ways = pytest.mark.parametrize("causal", [True, False])

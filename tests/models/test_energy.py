@@ -10,13 +10,7 @@ from attractor.attention import Rope
 from attractor.attention.hooks import capture
 from attractor.errors import InputError
 from attractor.models import ItrSAConfig
-from attractor.models.energy import (
-    ENERGIES,
-    EnergyAttention,
-    cayley,
-    pseudo_energy,
-    symmetric,
-)
+from attractor.models.energy import ENERGIES, EnergyAttention, cayley, pseudo_energy, symmetric
 
 KINDS = {"single": 1, "multi": 4}  # number of heads
 D = 16
@@ -76,8 +70,7 @@ def test_the_energy_falls_along_small_euler_steps(kind: str) -> None:
 
 
 def test_heads_are_projections_on_orthogonal_subspaces_and_the_matrices_symmetric() -> None:
-    layer = built("multi")
-    maps = layer.maps()
+    maps = built("multi").maps()
     assert maps.basis is not None
     torch.testing.assert_close(maps.basis.mT @ maps.basis, torch.eye(D).double())
     for head in range(4):

@@ -263,8 +263,7 @@ def test_any_mechanism_serves_on_either_path(attention: str, path: str) -> None:
 
 def test_several_streams_start_as_the_model_with_one_stream() -> None:
     one, four = built(gate=1.0), built(SMALL.replace(streams=4), gate=1.0)
-    missing = four.load_state_dict(one.state_dict(), strict=False)
-    assert not missing.unexpected_keys
+    assert not four.load_state_dict(one.state_dict(), strict=False).unexpected_keys
     assert torch.allclose(logits(one, tokens()), logits(four, tokens()), atol=1e-12)
     with torch.no_grad():
         for name, parameter in four.named_parameters():

@@ -51,11 +51,9 @@ def test_training_is_unaffected_by_generation_before_it(attention: str) -> None:
 def test_sampling_is_reproducible_and_leaves_the_mode_alone() -> None:
     model = small("standard").train()
     model.blocks[0].eval()  # as a frozen block is kept
-    one, other = (
-        model.generate(PROMPTS, 8, temperature=1.0, top_k=5, top_p=0.9, generator=torch.Generator().manual_seed(s))
-        for s in (1, 1)
-    )
-    assert torch.equal(one, other)
+    generators = [torch.Generator().manual_seed(1) for _ in range(2)]
+    texts = [model.generate(PROMPTS, 8, temperature=1.0, top_k=5, top_p=0.9, generator=g) for g in generators]
+    assert torch.equal(*texts)
     assert [module.training for module in (model, *model.blocks)] == [True, False, True]
 
 

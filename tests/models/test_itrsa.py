@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attractor.attention import AttentionConfig
 from attractor.attention.presets import preset
 from attractor.errors import InputError
 from attractor.models import ItrSA, ItrSAConfig, PreNormItrSA, PreNormItrSAConfig
@@ -87,18 +86,13 @@ def test_logits_at_the_start_are_those_of_ordinary_attention_at_any_width() -> N
 
 
 @pytest.mark.parametrize(
-    "attention",
-    [
-        preset("standard").replace(sigma_reparam=True),
-        preset("mla"),
-        preset("mla").replace(latent_norm=True),
-        preset("mla").replace(sigma_reparam=True),
-    ],
+    ("name", "options"),
+    [("mla", {}), ("mla", {"latent_norm": True}), *((name, {"sigma_reparam": True}) for name in ("mla", "standard"))],
 )
-def test_latent_and_reparametrised_logits_start_as_under_rms(attention: AttentionConfig) -> None:
+def test_latent_and_reparametrised_logits_start_as_under_rms(name: str, options: dict[str, bool]) -> None:
     spread = []
     for norm in ("unit", "rms"):
-        model = built(attention=attention, norm=norm)
+        model = built(attention=preset(name).replace(**options), norm=norm)
         with torch.no_grad():
             q, k, _ = model.attention.project(model.start(boards(8)))
         spread.append(float((q @ k.mT).std()))
@@ -106,12 +100,9 @@ def test_latent_and_reparametrised_logits_start_as_under_rms(attention: Attentio
 
 
 def test_orthogonal_values_and_energies_run_in_half_precision() -> None:
-    changes: list[dict[str, Any]] = [
-        {"attention": preset("standard").replace(orthogonal_values=True)},
-        {"energy": "multi"},
-    ]
-    for change in changes:
-        assert built(**change).bfloat16()(boards())[0].isfinite().all()
+    orthogonal = preset("standard").replace(orthogonal_values=True)
+    for model in (built(attention=orthogonal), built(energy="multi")):
+        assert model.bfloat16()(boards())[0].isfinite().all()
 
 
 def test_decayed_attention_on_a_rotated_grid_is_refused() -> None:
@@ -139,9 +130,8 @@ def test_the_stimulus_starts_as_large_as_the_state(changes: dict[str, Any]) -> N
 @pytest.mark.slow
 def test_small_sudoku_is_learned_within_200_steps() -> None:
     """Criterion: accuracy on the blanks of unseen boards exceeds 70%; guessing among four digits would reach 25%."""
-    given, solved = (
-        torch.as_tensor(part.reshape(len(part), -1)).long() for part in generate(1200, (6, 8), seed=0, size=4)
-    )
+    drawn = generate(1200, (6, 8), seed=0, size=4)
+    given, solved = (torch.as_tensor(part.reshape(len(part), -1)).long() for part in drawn)
     model = built(n_iterations=6).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
     torch.manual_seed(0)

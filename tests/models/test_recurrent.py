@@ -121,8 +121,7 @@ def test_only_blank_cells_have_noise(name: str) -> None:
     model, tokens = built(name), boards()
     one, other = (model.start(tokens, torch.Generator().manual_seed(seed)) for seed in (1, 2))
     again = model.start(tokens, torch.Generator().manual_seed(1))
-    differ = (one != other).any(-1)
-    assert torch.equal(differ, tokens == 0)
+    assert torch.equal((one != other).any(-1), tokens == 0)
     assert torch.equal(one, again)
     torch.testing.assert_close(one, model.normalised(one))
     given = tokens != 0
@@ -272,18 +271,15 @@ def test_weights_survive_files_copies_and_the_meta_device(name: str) -> None:
     assert torch.equal(model(boards())[0], other(boards())[0])
     assert torch.equal(model(boards())[0], copy.deepcopy(model)(boards())[0])
     with torch.device("meta"):
-        shapes = CONFIGS[name].build()
-        assert shapes(torch.zeros(1, 16, dtype=torch.long))[0].shape == (1, 16, 10)
+        assert CONFIGS[name].build()(torch.zeros(1, 16, dtype=torch.long))[0].shape == (1, 16, 10)
     assert CONFIGS[name] == model_config(json.loads(json.dumps(CONFIGS[name].to_dict())))
 
 
 def test_the_named_sizes_have_their_parameters() -> None:
     """Criterion: ItrSA has two embedding tables, the readout, four attention matrices, gamma and the last norm."""
+    names = ("itrsa", "itrsa-prenorm", "akorn")
     with torch.device("meta"):
-        n_parameters = {
-            name: sum(p.numel() for p in SIZES[name].build().parameters())
-            for name in ("itrsa", "itrsa-prenorm", "akorn")
-        }
+        n_parameters = {name: sum(p.numel() for p in SIZES[name].build().parameters()) for name in names}
     width, tables = 512, (10 + 81 + 10) * 512
     mlp = 3 * width * 2048
     assert n_parameters["itrsa"] == tables + 4 * width**2 + 2 * width

@@ -43,17 +43,15 @@ def written_out(weights: dict[str, Tensor], tokens: Tensor, y: Tensor, z: Tensor
 
     def net(h: Tensor) -> Tensor:
         for number in range(2):
-            of = {
-                name.removeprefix(f"blocks.{number}."): w for name, w in weights.items() if f"blocks.{number}" in name
-            }
-            q, k, v = (h @ of[f"attention.project.{name}.weight"].mT for name in ("query", "key", "value"))
-            heads = [
-                torch.softmax(q[..., part] @ k[..., part].mT / 2, dim=-1) @ v[..., part]
-                for part in (slice(0, 4), slice(4, 8))
-            ]
-            h = norm(h + torch.cat(heads, -1) @ of["attention.output.out.weight"].mT)
-            gate, up = (h @ of[f"mlp.{name}.weight"].mT for name in ("gate", "up"))
-            h = norm(h + (gate * torch.sigmoid(gate) * up) @ of["mlp.down.weight"].mT)
+
+            def of(part: str, number: int = number) -> Tensor:
+                return weights[f"blocks.{number}.{part}.weight"].mT
+
+            q, k, v = ((h @ of(f"attention.project.{name}")).split(4, -1) for name in ("query", "key", "value"))
+            heads = [torch.softmax(q[i] @ k[i].mT / 2, dim=-1) @ v[i] for i in range(2)]
+            h = norm(h + torch.cat(heads, -1) @ of("attention.output.out"))
+            gate, up = h @ of("mlp.gate"), h @ of("mlp.up")
+            h = norm(h + (gate * torch.sigmoid(gate) * up) @ of("mlp.down"))
         return h
 
     c = weights["embedding.weight"][tokens] + weights["positions.weight"]
@@ -138,8 +136,7 @@ def test_the_start_is_the_same_for_all_cells_models_and_seeds_but_for_noise_in_b
     starts = [CONFIG.replace(blank=None).build(seed).eval().start(tokens) for seed in (0, 1)]
     assert torch.equal(*starts)
     assert torch.equal(starts[0], starts[0][:1, :1].expand_as(starts[0]))
-    noisy = built().float().eval().start(tokens)
-    assert torch.equal((noisy != starts[0]).any(-1), tokens == 0)
+    assert torch.equal((built().float().eval().start(tokens) != starts[0]).any(-1), tokens == 0)
 
 
 def test_stable_softmax_is_its_definition() -> None:

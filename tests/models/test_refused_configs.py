@@ -31,6 +31,7 @@ CONFIGS: dict[str, Any] = {
     "positions": RecursiveConfig(**SHAPE, n_layers=1, n_inner=2, n_segments=1, mixer="mlp", d_mix=24),
 }
 HYBRID = {"global_layers": "every:4"}
+NO_ROPE = "rope_scaling must be None without positions='rope', got 'linear:4'"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("transformer", {"attention": "eular"}, "unknown attention 'eular'; did you mean 'coupled-euler'? ('attractor"),
     ("transformer", {"d_modle": 3}, "unknown model field 'd_modle'; did you mean 'd_model'"),
@@ -43,12 +44,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("transformer", {"n_kv_heads": 2, "attention": "mla"}, "unknown attention field 'n_kv_heads'"),
     ("imported", {"norms_per_block": 4, "post_norm": True}, "norms_per_block must be 2 with post_norm, got 4"),
     ("imported", {"embedding_scale": 0.0}, "embedding_scale must be positive and finite, got 0.0"),
-    ("transformer", {"rope_scaling": "linear:4"}, "rope_scaling must be None without positions='rope', got 'linear:4'"),
-    (
-        "transformer",
-        {"rope_scaling": "linear:4", "positions": "grid-rope", "causal": False},
-        "rope_scaling must be None without positions='rope', got 'linear:4'",
-    ),
+    ("transformer", {"rope_scaling": "linear:4"}, NO_ROPE),
+    ("transformer", {"rope_scaling": "linear:4", "positions": "grid-rope", "causal": False}, NO_ROPE),
     ("transformer", {"head_dim": 2.5}, "head_dim must be an integer, or None, got 2.5"),
     ("transformer", {"causal": 1}, "causal must be True or False, got 1"),
     ("transformer", {"norm_eps": float("inf")}, "norm_eps must be positive and finite, got inf"),
@@ -60,19 +57,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("transformer", {"window": 4, "attention": "decay"}, "window must be left out under score Decayed, got 4; only"),
     ("imported", {"local_rope_theta": 1e4, "positions": "rope"}, "window must be given with local_rope_theta, got"),
     ("imported", {"logit_softcap": 0.0}, "logit_softcap must be positive and finite, or None, got 0.0"),
-    (
-        "transformer",
-        {"global_layers": "every:2"},
-        "window must be given with global_layers, got None; or attention_global",
-    ),
+    ("transformer", {"global_layers": "every:2"}, "window must be given with global_layers, got None; or attention_"),
     ("transformer", {"attention_global": "xsa"}, "global_layers must be given with attention_global, such as every:4"),
     ("transformer", HYBRID | {"attention_global": "eular"}, "unknown attention 'eular'"),
     ("transformer", HYBRID | {"attention_global": "value-residual"}, "attention_global must be one that mixes the"),
-    (
-        "transformer",
-        HYBRID | {"attention_global": "mla", "positions": "rope"},
-        "attention_global must be of a mechanism",
-    ),
+    ("transformer", HYBRID | {"attention_global": "mla", "positions": "rope"}, "attention_global must be of a mechan"),
     ("slow", {"attention": "value-residual"}, "attention must be one that does not mix the values of the first layer"),
     ("transformer", {"zero_start": True}, "unknown attention field 'zero_start'"),
     ("transformer", {"norms_per_block": 1}, "norms_per_block must be 2 or 4, got 1"),

@@ -18,21 +18,12 @@ IMPORTED = ImportedConfig.of(SMALL)
 
 # The counts follow tables 3, 8 and 11 of CoupledQK. Medium GQA and `large` follow its specification, since the printed
 # 144.4M and "~350M" fit no whole number of heads and no MLP of that width.
-PUBLISHED = {
-    ("small", "standard"): 60_343_296,
-    ("small", "gqa"): 57_197_568,
-    ("small", "differential"): 60_343_360,
-    ("small", "mlp-only"): 60_408_832,
-    ("small", "coupled-euler"): 60_408_896,
-    ("small", "coupled-hamiltonian"): 60_408_896,
-    ("medium", "standard"): 152_256_000,
-    ("medium", "gqa"): 141_639_168,
-    ("medium", "coupled-euler"): 152_354_448,
-    ("medium", "coupled-hamiltonian"): 152_354_448,
-    ("large", "standard"): 454_690_816,
-    ("large-354m", "standard"): 353_978_368,
-    ("tiny", "standard"): 6_442_240,
-}
+STANDARD = {"small": 60_343_296, "medium": 152_256_000, "large": 454_690_816, "large-354m": 353_978_368}
+PUBLISHED = {(size, "standard"): count for size, count in (STANDARD | {"tiny": 6_442_240}).items()}
+PUBLISHED |= {("small", "differential"): 60_343_360, ("small", "mlp-only"): 60_408_832}
+PUBLISHED |= {("small", "gqa"): 57_197_568, ("medium", "gqa"): 141_639_168}
+for integrator in ("coupled-euler", "coupled-hamiltonian"):
+    PUBLISHED |= {("small", integrator): 60_408_896, ("medium", integrator): 152_354_448}
 
 
 def tokens(batch: int = 2, length: int = 12, vocab_size: int = 61) -> torch.Tensor:
@@ -47,9 +38,9 @@ def test_parameter_counts_are_exact(size: str, attention: str) -> None:
 
 
 def test_tied_embeddings_count_once_and_untied_ones_twice() -> None:
-    tied, untied = (SMALL.replace(tied_embeddings=tied).build(0) for tied in (True, False))
-    count = [sum(p.numel() for p in model.parameters()) for model in (tied, untied)]
-    assert count[1] - count[0] == 61 * 32
+    models = [SMALL.replace(tied_embeddings=tied).build(0) for tied in (True, False)]
+    tied, untied = (sum(p.numel() for p in model.parameters()) for model in models)
+    assert untied - tied == 61 * 32
 
 
 @pytest.mark.parametrize("attention", tiered(PRESETS))
@@ -63,13 +54,8 @@ def test_loss_is_the_cross_entropy_of_the_logits(attention: str) -> None:
 
 
 OF_OTHER_FAMILIES: list[dict[str, object]] = [
-    {"mlp": "gelu"},
-    {"mlp": "geglu"},
-    {"mlp": "geglu-tanh"},
-    {"norms_per_block": 4},
-    {"post_norm": True},
-    {"qkv_bias": True},
-    {"embedding_scale": 5.0},
+    *({"mlp": name} for name in ("gelu", "geglu", "geglu-tanh")),
+    *({"norms_per_block": 4}, {"post_norm": True}, {"qkv_bias": True}, {"embedding_scale": 5.0}),
     {"qk_norm": True, "qk_norm_across": True},
     {"positions": "rope", "rope_scaling": "llama3:8:1:4:16"},
     {"attention": "coupled-euler", "zero_start": True},
@@ -290,8 +276,7 @@ def test_layers_of_two_mechanisms_decode_and_skip_padding_as_in_the_full_pass(na
     """Criterion: cached in parts equals the whole to 1e-10 in fp64, each layer with its own cache; left padding
     changes nothing; no logit depends on a later token."""
     model = SMALL.replace(n_layers=4, positions=positions, **HYBRIDS[name]).build(0).double().eval()
-    kinds = [layer.attention.config for layer in model.layers]
-    assert len(set(map(str, kinds))) == 2
+    assert len(set(map(str, [layer.attention.config for layer in model.layers]))) == 2
     ids = tokens()
     whole = model(ids)[0]
     for first in (0, 4):  # without and with left padding of the first sequence
@@ -336,9 +321,8 @@ def test_value_residual_mixes_the_values_of_the_first_layer(checkpointing: bool)
             sides.append(half.loss(tokens(), tokens())[0].item())
             with torch.no_grad():
                 weight += step * direction
-        torch.testing.assert_close(
-            (gradient * direction).sum().item(), (sides[1] - sides[2]) / 2e-5, rtol=1e-4, atol=1e-8
-        )
+        slope = (sides[1] - sides[2]) / 2e-5
+        torch.testing.assert_close((gradient * direction).sum().item(), slope, rtol=1e-4, atol=1e-8)
 
 
 def test_a_short_convolution_is_that_of_torch_and_stays_within_its_document() -> None:
@@ -347,8 +331,7 @@ def test_a_short_convolution_is_that_of_torch_and_stays_within_its_document() ->
     torch.manual_seed(0)
     layer, x = build("short-conv", 32, 4).double(), torch.randn(2, 9, 32, dtype=torch.float64)
     kernel = layer.project.convolution.kernel
-    reversed = kernel.flip(0).T.unsqueeze(1)
-    z = x + F.conv1d(F.pad(x.mT, (3, 0)), reversed, groups=32).mT
+    z = x + F.conv1d(F.pad(x.mT, (3, 0)), kernel.flip(0).T.unsqueeze(1), groups=32).mT
     for found, expected in zip(layer.project(x), build_like(layer).project(z), strict=True):
         torch.testing.assert_close(found, expected)
     both = torch.cat([x[:1], x[1:]], dim=1)

@@ -24,7 +24,7 @@ from attractor.runs.study_record import read_record
 from stress import kills
 from stress.commands import Ended, command, import_all
 
-CANARY = "executed"
+CANARY, SCRIPT = "executed", "<script>alert(1)</script>"
 LATEX = re.compile(r"\\(immediate|write|input|openout|catcode|csname|def)\b(?!\{numbers\})")
 MACRO = re.compile(
     r"\\attractornumber\{[A-Za-z0-9.,+/ -]+\}\{[^\\{}]*(\\ensuremath\{[^{}]*(\{[^{}]*\})?[^{}]*\})?\}|%[^\r]*|"
@@ -105,10 +105,8 @@ def records(stored: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "LaTeX in a row": named("\\immediate\\write18{touch executed}"),
         "LaTeX by a control character": named("x^^M\\input{/etc/passwd}\r\\write18{touch executed}"),
         "a formula": named("$\\frac{1}$ and $x"),
-        "a script in a row": named("</script><script>alert(1)</script>"),
-        "a script in the title": design(
-            title="</title><script>alert(1)</script>", question="<img src=x onerror=alert(1)>"
-        ),
+        "a script in a row": named(f"</script>{SCRIPT}"),
+        "a script in the title": design(title=f"</title>{SCRIPT}", question="<img src=x onerror=alert(1)>"),
         "SVG in a row": named('"/></text><svg onload="alert(1)"><foreignObject/>'),
         "markdown in a row": named("[x](javascript:alert(1)) | y\n| --- |"),
         "a terminal's commands": named("\x1b]0;owned\x07\x1b[2J"),
@@ -118,8 +116,7 @@ def records(stored: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "texts for numbers": outcome(summary={"valid_loss": "x", "tokens": []}),
         "a curve of another shape": outcome(curve=[1, 2]),
         "a script in the summary": outcome(
-            summary={**stored["cells"][0]["outcomes"][0]["summary"], "device": "<script>alert(1)</script>"},
-            key="<script>",
+            summary={**stored["cells"][0]["outcomes"][0]["summary"], "device": SCRIPT}, key="<script>"
         ),
         "a shared value of too few runs": shared(key={"_each": ["x"]}),
         "a text for a shared summary": shared(summary="x"),
@@ -189,20 +186,11 @@ def check(root: Path, say: Any = print) -> int:
             change = {**manifest, "tokenizer": sums}
         text = change if isinstance(change, str) else json.dumps(change)
         (place / "hostile/manifest.json").write_text(text)
-        words = (
-            "train",
-            "--corpus=hostile",
-            "--n-steps=2",
-            "--device=cpu",
-            "--out=none",
-            "--d-model=16",
-            "--n-layers=1",
-        )
-        judge(f"corpus with {what}", command(*words, folder=place), [], is_refused=True)
+        words = ("train", "--corpus=hostile", "--n-steps=2", "--device=cpu", "--d-model=16", "--n-layers=1")
+        judge(f"corpus with {what}", command(*words, "--out=none", folder=place), [], is_refused=True)
         n_files += 1
 
-    stored = plain(read_record(stored_path).to_dict())
-    for what, change in records(stored).items():
+    for what, change in records(plain(read_record(stored_path).to_dict())).items():
         (place / "hostile.json").write_text(json.dumps(sealed(change)))
         shutil.rmtree(place / "reported", ignore_errors=True)
         ended = command("report", "hostile.json", "--out=reported", "--formats=svg", folder=place)

@@ -38,30 +38,12 @@ STUDY = Study(title="Killed", question="What is left?", source="no table", rows=
     baseline="standard", control=False, scales={{"smoke": Scale(BASE, seeds=(0, 1, 2))}})
 """
 MODEL = ("--d-model=16", "--n-heads=2", "--n-layers=2", "--d-ff=32", "--seq-len=16", "--batch-size=4", "--dropout=0.1")
-OFTEN = (
-    "--save-every=1",
-    "--log-every=1",
-    "--eval-every=20",
-    "--eval-batches=2",
-    "--telemetry-every=10",
-    "--threads=1",
-    "--device=cpu",
-)
+ALONE = ("--save-every=1", "--threads=1", "--device=cpu")
+OFTEN = (*ALONE, "--log-every=1", "--eval-every=20", "--eval-batches=2", "--telemetry-every=10")
 MEASURED = ("tokens_per_second",)
-
-
 VICTIMS = ("the launcher", "one of its runs", "all of them")
 RUN_NAME = "killed-smoke"
-COMMAND = (
-    "study",
-    "run",
-    "killed.py",
-    "--device=cpu",
-    "--launcher=local",
-    "--workers=2",
-    "--threads=1",
-    "--save-every=1",
-)
+COMMAND = ("study", "run", "killed.py", "--launcher=local", "--workers=2", *ALONE)
 PIPES: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
 
 

@@ -47,8 +47,7 @@ def test_places_keys_and_values_are_drawn_evenly() -> None:
     """With two spare places the needle stands at 0, 1 or 2; each value and each key is as frequent as the others."""
     length = len(LINE) + ANSWER + 1 + 10 + 2
     batch = Needle(least_gap=10).build(length, 0).train_batch(0, 12_000)
-    answers = batch.targets[batch.targets != NOT_SCORED]
-    counts = np.bincount(answers, minlength=128)[VALUES]
+    counts = np.bincount(batch.targets[batch.targets != NOT_SCORED], minlength=128)[VALUES]
     assert abs(counts - 750).max() < 5 * 750**0.5
     first = np.array([lines_in(tokens)[0] for tokens in batch.inputs[:3_000]])
     assert abs(np.bincount(first, minlength=3) - 1_000).max() < 5 * 1_000**0.5

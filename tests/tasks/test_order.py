@@ -44,8 +44,7 @@ def test_targets_are_the_inputs_one_token_later_and_may_be_masked_alone() -> Non
 def test_the_order_never_changes_between_versions() -> None:
     """These are golden numbers: a run that resumes under another version of NumPy or attractor must see the same
     data."""
-    starts = Windows(np.arange(100), 8, seed=7).samples(0, 5)[0][:, 0]
-    assert starts.tolist() == [60, 28, 4, 44, 20]
+    assert Windows(np.arange(100), 8, seed=7).samples(0, 5)[0][:, 0].tolist() == [60, 28, 4, 44, 20]
 
 
 def test_seeds_and_epochs_differ_in_order_and_in_offset() -> None:
@@ -60,8 +59,7 @@ def test_seeds_and_epochs_differ_in_order_and_in_offset() -> None:
 
 def test_evaluation_windows_are_spread_evenly() -> None:
     batches = list(evaluation_batches(np.arange(1001), 10, batch_size=4, max_batches=5))
-    starts = np.concatenate([inputs[:, 0] for inputs, _, _ in batches])
-    assert np.array_equal(starts, np.arange(20) * 50)
+    assert np.array_equal(np.concatenate([inputs[:, 0] for inputs, _, _ in batches]), np.arange(20) * 50)
     assert all(np.array_equal(targets, inputs + 1) for inputs, targets, _ in batches)
 
 

@@ -122,8 +122,7 @@ def test_drawing_in_chunks_changes_no_example() -> None:
     tokens, labels = mqar(1200, 64, 4, 64, seed=5)
     for first in (0, 990, 1199):
         alone = mqar(1, 64, 4, 64, seed=5, first=first)
-        assert np.array_equal(tokens[[first]], alone[0])
-        assert np.array_equal(labels[[first]], alone[1])
+        assert all(map(np.array_equal, (tokens[[first]], labels[[first]]), alone))
 
 
 def test_no_two_examples_or_seeds_are_alike() -> None:
@@ -176,25 +175,18 @@ def test_distance_changes_the_data_and_what_identifies_them() -> None:
     assert plain.build(64, 0).fingerprint.startswith("da66c742")
     assert far.build(64, 0).fingerprint != plain.build(64, 0).fingerprint
     assert "from 20 tokens behind the pairs on, answers 2 later" in far.build(64, 0).describe()
-    batch = far.build(64, seed=9).train_batch(step=0, batch_size=8)
-    tokens, labels = mqar(8, 64, 4, 64, seed=9, least_gap=20, delay=2)
-    assert np.array_equal(batch.inputs, tokens)
-    assert np.array_equal(batch.targets, labels)
 
 
-def test_training_draws_the_examples_of_its_seed() -> None:
-    batch = Recall().build(64, seed=9).train_batch(step=5, batch_size=8)
-    tokens, labels = mqar(8, 64, 4, 64, seed=9, first=40)
-    assert np.array_equal(batch.inputs, tokens)
-    assert np.array_equal(batch.targets, labels)
+@pytest.mark.parametrize("distance", [{}, {"least_gap": 20, "delay": 2}])
+def test_training_draws_the_examples_of_its_seed(distance: dict[str, int]) -> None:
+    batch = Recall(**distance).build(64, seed=9).train_batch(step=5, batch_size=8)
+    assert all(map(np.array_equal, batch[:2], mqar(8, 64, 4, 64, seed=9, first=40, **distance)))
 
 
 def test_validation_is_the_same_for_every_seed_and_batch_size_and_separate_from_training() -> None:
     tasks = [Recall().build(64, seed) for seed in (0, 1)]
-    held_out = [
-        np.concatenate([batch.inputs for batch in task.valid_batches(size, n)])
-        for task, size, n in ((tasks[0], 24, 2), (tasks[1], 16, 3))
-    ]
+    batches = tasks[0].valid_batches(24, 2), tasks[1].valid_batches(16, 3)
+    held_out = [np.concatenate([batch.inputs for batch in of_task]) for of_task in batches]
     assert np.array_equal(*held_out)
     training = [task.train_batch(0, 48).inputs for task in tasks]
     fixed = Recall(n_examples=48).build(64, 0).train_batch(0, 48).inputs
@@ -225,10 +217,8 @@ def test_measures_are_exact_answers_and_whole_sequences(seed: int, n_rows: int, 
     targets = rng.choice([NOT_SCORED, 0, 1], (n_rows, n_columns))
     targets[0, 0] = 1
     predictions = rng.integers(0, 2, (n_rows, n_columns))
-    right = [
-        [p == t for p, t in zip(*rows, strict=True) if t != NOT_SCORED]
-        for rows in zip(predictions.tolist(), targets.tolist(), strict=True)
-    ]
+    rows = zip(predictions.tolist(), targets.tolist(), strict=True)
+    right = [[p == t for p, t in zip(*row, strict=True) if t != NOT_SCORED] for row in rows]
     scored = [row for row in right if row]
     measured = Recall().build(64, 0).measure(targets, predictions)
     assert measured["accuracy"] == pytest.approx(np.mean([answer for row in scored for answer in row]))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -11,11 +12,14 @@ from attractor.models import TransformerConfig
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import Run
-from same_runs import interrupting
+from same_runs import Interrupt, interrupting
 
 MODEL = TransformerConfig(
     vocab_size=320, d_model=16, n_heads=2, n_layers=1, d_ff=32, max_seq_len=64, positions="rope", dropout=0.1
 )
+
+
+STEPS: dict[str, Any] = {"n_steps": 12, "batch_size": 4, "seq_len": 16, "warmup_steps": 3}
 
 
 @pytest.fixture(scope="session")
@@ -29,16 +33,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def config(corpus: str) -> TrainConfig:
     """Return a run of 12 steps with dropout, evaluated after steps 5, 10 and 12."""
-    return TrainConfig(
-        model=MODEL,
-        task=Text(corpus),
-        n_steps=12,
-        batch_size=4,
-        seq_len=16,
-        warmup_steps=3,
-        eval_every=5,
-        eval_batches=2,
-    )
+    return TrainConfig(MODEL, Text(corpus), **STEPS, eval_every=5, eval_batches=2)
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +42,7 @@ def runtime() -> Runtime:
 
 
 @pytest.fixture
-def interrupt_during(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[int]], None]:
+def interrupt_during(monkeypatch: pytest.MonkeyPatch) -> Interrupt:
     return interrupting(monkeypatch)
 
 
@@ -63,9 +58,7 @@ def change_losses(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Run, T
 
 
 @pytest.fixture
-def spoil(
-    change_losses: Callable[[Callable[[Run, Tensor], Tensor]], None],
-) -> Callable[[Iterable[int], str], None]:
+def spoil(change_losses: Callable[[Callable[[Run, Tensor], Tensor]], None]) -> Callable[[Iterable[int], str], None]:
     """Make the loss NaN, or one entry of the gradient infinite, in these steps, counted from 0."""
 
     def arrange(steps: Iterable[int], what: str) -> None:
@@ -83,11 +76,7 @@ def spoil(
     return arrange
 
 
-def files(folder: Path) -> dict[str, bytes]:
+@pytest.fixture(scope="session")
+def files() -> Callable[[Path], dict[str, bytes]]:
     """Return the path and content of every file below a folder, for comparison with a later state."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-@pytest.fixture(scope="session", name="files")
-def files_fixture() -> Callable[[Path], dict[str, bytes]]:
-    return files
+    return lambda folder: {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

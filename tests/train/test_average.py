@@ -62,8 +62,8 @@ def test_the_average_replaces_the_weights_for_a_while_and_restores_them_bit_for_
 
 
 def test_checkpoints_and_validation_use_the_average(config: TrainConfig, runtime: Runtime, tmp_path: Path) -> None:
-    averaged, plain = config.replace(ema=0.9), config
-    summary, _ = train(averaged, tmp_path / "averaged", runtime), train(plain, tmp_path / "plain", runtime)
+    averaged = config.replace(ema=0.9)
+    summary, _ = train(averaged, tmp_path / "averaged", runtime), train(config, tmp_path / "plain", runtime)
     found, usual = newest_tensors(tmp_path / "averaged"), newest_tensors(tmp_path / "plain")
     assert usual["trained"] == {}
     for name, weights in usual["weights"].items():

@@ -7,7 +7,7 @@ import os
 import random
 import resource
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
 from attractor.train.evaluate import Evaluation
 from attractor.train.loop import Run, train
-from same_runs import Listening, interrupting
+from same_runs import Interrupt, Listening, interrupting
 
 
 class Program:
@@ -45,7 +45,6 @@ FOREIGN: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a deep state": ("state.json", lambda path: path.write_text("[" * 100_000)),
 }
 FILES = ("model.safetensors", "optimizer.pt", "state.json", "manifest.json")
-Interrupt = Callable[[Iterable[int]], None]
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +84,10 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(stopped: Path, name: str, damage: str) -> None:
-    """Criterion: for every file and kind of damage, the note names the file, and the previous checkpoint is
-    restored."""
     folder, notes = stopped / "checkpoints", []
     newest = folder / "step-00000011"
     DAMAGES[damage](newest / name)
-    chosen = checkpoint.newest_intact(folder, notes.append)
-    assert chosen == folder / "step-00000010"
+    assert checkpoint.newest_intact(folder, notes.append) == folder / "step-00000010"
     (note,) = notes
     assert str(newest / name) in note
     assert "using step-00000010" in note
@@ -110,19 +106,21 @@ def test_a_checkpoint_of_somebody_else_is_refused_in_a_line(stopped: Path, conte
         train(TrainConfig.from_dict(RunFolder.open(stopped).config), stopped, Runtime(device="cpu"))
 
 
-def obstruct(path: Path, obstacle: str) -> None:
-    path.parent.mkdir(exist_ok=True)
-    {"file": path.touch, "folder": path.mkdir, "link": lambda: path.symlink_to("nowhere")}[obstacle]()
+OBSTACLES: dict[str, Callable[[Path], None]] = {
+    "file": Path.touch,
+    "folder": Path.mkdir,
+    "link": lambda path: path.symlink_to("nowhere"),
+}
 
 
-@pytest.mark.parametrize("obstacle", ["file", "folder", "link"])
+@pytest.mark.parametrize("obstacle", OBSTACLES)
 @pytest.mark.parametrize("name", [".writing-x", ".replaced-x", "step-00000012", "step-00000003"])
 def test_no_leftover_blocks_a_run(
     config: TrainConfig, runtime: Runtime, stopped: Path, name: str, obstacle: str
 ) -> None:
     """Criterion: a checkpoint that is a file, an empty folder or a link to nothing counts as damaged, and the run
     ends."""
-    obstruct(stopped / "checkpoints" / name, obstacle)
+    OBSTACLES[obstacle](stopped / "checkpoints" / name)
     assert train(config, stopped, runtime)["steps"] == 12
     assert steps(stopped / "checkpoints")[-1] == 12
 
@@ -196,8 +194,7 @@ def test_a_flipped_bit_anywhere_is_damage(stopped: Path, name: str) -> None:
     path = stopped / "checkpoints/step-00000011"
     content = bytearray((path / name).read_bytes())
     everywhere = range(8 * len(content))
-    bits = everywhere if name == "manifest.json" else random.Random(name).sample(everywhere, 60)
-    for bit in bits:
+    for bit in everywhere if name == "manifest.json" else random.Random(name).sample(everywhere, 60):
         content[bit // 8] ^= 1 << bit % 8
         (path / name).write_bytes(content)
         with pytest.raises(checkpoint.DamagedCheckpointError, match=name):
@@ -294,10 +291,9 @@ def test_a_disk_that_refuses_late_costs_no_earlier_checkpoint(
     stopped: Path, save: Callable[[], None], files: Callable, monkeypatch: pytest.MonkeyPatch, number: int, cure: str
 ) -> None:
     """Some file systems report an error only when written data are flushed."""
-    reason = OSError(number, "the reason of the system")
 
     def refuse(descriptor: int) -> None:
-        raise reason
+        raise OSError(number, "the reason of the system")
 
     monkeypatch.setattr("os.fsync", refuse)
     assert_refused_and_nothing_lost(save, stopped / "checkpoints", files, "the reason of the system", cure)
@@ -400,14 +396,8 @@ def test_no_source_file_unpickles() -> None:
 
 
 def test_the_search_for_unpickling_finds_every_form_of_it() -> None:
-    bad = [
-        "import pickle",
-        "from pickle import loads",
-        "torch.load(path)",
-        "torch.load(path, weights_only=False)",
-        "np.load(path, allow_pickle=True)",
-        "np.load(path, allow_pickle=trusted)",
-    ]
+    bad = ["import pickle", "from pickle import loads", "torch.load(path)", "torch.load(path, weights_only=False)"]
+    bad += [f"np.load(path, allow_pickle={value})" for value in ("True", "trusted")]
     assert [unsafe_reads(line) for line in bad] == [[1]] * len(bad)
     assert unsafe_reads("torch.load(path, map_location=device, weights_only=True)") == []
     assert unsafe_reads("np.load(path, allow_pickle=False)") == []

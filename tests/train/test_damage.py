@@ -33,9 +33,9 @@ def run(whole, tmp_path):
     return shutil.copytree(whole, tmp_path / "run")
 
 
-def flip(path, at=-5):
+def flip(path):
     content = bytearray(path.read_bytes())
-    content[at] ^= 1
+    content[-5] ^= 1
     path.write_bytes(content)
 
 
@@ -47,8 +47,7 @@ def resumed(config, path):
 
 
 def test_a_damaged_run_ends_as_an_undamaged_one(config, whole, run):
-    folder = run
-    newest = list_checkpoints(folder / "checkpoints")[-1]
+    folder, newest = run, list_checkpoints(run / "checkpoints")[-1]
     flip(newest / "model.safetensors")
     (folder / "summary.json").write_text("")
     (folder / "checkpoints" / "best.json").write_text("{")

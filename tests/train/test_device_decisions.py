@@ -99,11 +99,7 @@ def test_a_spike_is_noted_at_its_own_step(
 
 
 def test_too_many_non_finite_steps_stop_the_run_at_the_same_step(
-    config: TrainConfig,
-    tmp_path: Path,
-    spoil: Spoil,
-    late: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
+    config: TrainConfig, tmp_path: Path, spoil: Spoil, late: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Criterion: the run notices late, but after no more steps than may stay unread. It has the weights, optimizer,
     metrics and message of a run that stopped at once, although later steps are finite again."""
@@ -153,11 +149,7 @@ MORE = {"spectral quack": {"quack": 1.0, "quack_norm": "spectral"}, "differentia
     "variant", fast_alone(VARIANTS | MORE, "accumulated, averaged", "muon", "fp16", "spectral quack")
 )
 def test_the_host_reads_nothing_between_logged_steps(
-    config: TrainConfig,
-    runtime: Runtime,
-    tmp_path: Path,
-    late: Callable[[], None],
-    variant: str,
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, late: Callable[[], None], variant: str
 ) -> None:
     """Criterion: after a first step, which builds state, three steps that are read late read nothing; others read at
     each step."""

@@ -171,14 +171,11 @@ def test_a_run_is_the_same_to_the_bit_with_diagnostics_or_without(
 @pytest.mark.slow
 def test_stacked_runs_have_the_diagnostics_of_each_run_alone(config: TrainConfig, tmp_path: Path) -> None:
     """Criterion: they have the same records at the same steps, up to the rounding by which stacked weights differ."""
-    configs = [config.replace(model=SMALL, seed=seed) for seed in (0, 1)]
-    tasks = [each.build_task() for each in configs]
-    together = [
-        StackedRun(
-            each, RunFolder.create(tmp_path / f"stacked-{each.seed}", each.identity(task)), task, LOOKING, Display()
-        )
-        for each, task in zip(configs, tasks, strict=True)
-    ]
+    configs, together = [config.replace(model=SMALL, seed=seed) for seed in (0, 1)], []
+    for each in configs:
+        task = each.build_task()
+        folder = RunFolder.create(tmp_path / f"stacked-{each.seed}", each.identity(task))
+        together.append(StackedRun(each, folder, task, LOOKING, Display()))
     assert not train_stack(together)
     for each in configs:
         train(each, tmp_path / f"alone-{each.seed}", LOOKING)
@@ -202,8 +199,7 @@ def test_an_equilibrium_that_is_not_reached_is_reported_once(
     """Criterion: three evaluations give one note, which names the first of them and the next step. The log has the
     share of unsolved tokens at each evaluation, and the residual of each round."""
     listening = Listening()
-    config = fast_slow.replace(equilibrium=method, n_iterations=2)
-    summary = train(config, tmp_path, LOOKING, listening)
+    summary = train(fast_slow.replace(equilibrium=method, n_iterations=2), tmp_path, LOOKING, listening)
     (note,) = [note for note in listening.notes if method in note]
     assert note.startswith(f"step 5: {method} does not reach its equilibrium: ")
     assert "n_iterations" in note
@@ -239,10 +235,7 @@ def test_trajectories_are_short_evenly_spaced_and_end_at_the_end(n_looks: int) -
 
 
 def test_a_number_that_was_not_finite_is_null_in_the_summary() -> None:
-    """Criterion: metrics hold null for it, and the run still ends with a summary."""
     assert summary_of_diagnostics([{"gate": None}, {"gate": 0.1}])["gate_largest"] is None
-    looks = [
-        {"max_logit": [[1.0, None]], "logit_change": [[0.5]]},
-        {"max_logit": [[2.0, 3.0]], "logit_change": [[0.7]]},
-    ]
+    logits, changes = ([[1.0, None]], [[2.0, 3.0]]), ([[0.5]], [[0.7]])
+    looks = [{"max_logit": look, "logit_change": change} for look, change in zip(logits, changes, strict=True)]
     assert over_training(looks) == {"max": None, "change": pytest.approx(0.6)}

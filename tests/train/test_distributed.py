@@ -38,20 +38,10 @@ from attractor.train.trainer import StepResult
 N_PROCESSES = 2
 RUNTIME = Runtime(device="cpu", threads=1, log_every=1, telemetry_every=5)
 PRESETS = ("standard", "coupled-euler", "coupled-hamiltonian", "differential", "gated")
-RECURSIVE = RecursiveConfig(
-    vocab_size=320,
-    d_model=32,
-    n_heads=4,
-    n_layers=1,
-    d_ff=48,
-    max_seq_len=64,
-    causal=True,
-    blank=None,
-    n_inner=2,
-    n_iterations=6,
-    n_segments=3,
-    halting=True,
-)
+SIZES: dict[str, Any] = {"vocab_size": 320, "d_model": 32, "n_heads": 4, "d_ff": 48, "max_seq_len": 64}
+LAYERS: dict[str, Any] = {"n_layers": 1, "n_inner": 2, "n_iterations": 6, "n_segments": 3}
+RECURSIVE = RecursiveConfig(**SIZES, **LAYERS, causal=True, blank=None, halting=True)
+STEPS: dict[str, Any] = {"n_steps": 12, "batch_size": 8, "seq_len": 16, "warmup_steps": 3}
 TWO = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 WRONG_WORLDS = {
     "RANK must be a whole number of at least 0 and below 1, got 'abc'": {"RANK": "abc"},
@@ -92,20 +82,8 @@ def test_a_wrong_environment_is_refused_in_a_line(message: str, monkeypatch: pyt
 
 
 def config_of(case: str, corpus: str) -> TrainConfig:
-    model = TransformerConfig(
-        vocab_size=320, d_model=32, n_heads=4, n_layers=2, d_ff=48, max_seq_len=64, positions="rope"
-    )
-    base = TrainConfig(
-        model=model,
-        task=Text(corpus),
-        n_steps=12,
-        batch_size=8,
-        seq_len=16,
-        warmup_steps=3,
-        eval_every=6,
-        eval_batches=2,
-    )
-    return base.replace(**CASES[case])
+    model = TransformerConfig(**SIZES, n_layers=2, positions="rope")
+    return TrainConfig(model, Text(corpus), **STEPS, eval_every=6, eval_batches=2).replace(**CASES[case])
 
 
 def score_unevenly() -> None:
@@ -167,8 +145,7 @@ def carry_out(root: Path, corpus: str, cases: Iterable[str], parallel: str) -> d
 
 def speak_and_learn(corpus: str, world: World) -> tuple[list[list[int]], list[float]]:
     """Generate tokens with weights sharded over the processes; return the tokens and the losses of two later steps."""
-    config = config_of("standard", corpus)
-    model = config.model.build(0)
+    model = config_of("standard", corpus).model.build(0)
     loss = world.spread(model, "fsdp", lambda loss: loss)
     spoken = model.generate([[1, 2, 3], [4]], max_new_tokens=4, temperature=0.0)
     losses = []

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,11 @@ from attractor.train.device_decisions import all_finite
 from attractor.train.display import Display
 from attractor.train.loop import Run, train
 from attractor.train.trainer import StepResult
-from same_runs import assert_same_run, newest_tensors, train_in_parts
+from same_runs import Interrupt, assert_same_run, newest_tensors, train_in_parts
 
 ROLLBACK = Runtime(device="cpu", log_every=1, save_every=3, on_divergence="rollback", telemetry_every=4)
+Overflow = Callable[[Callable[[Run], bool]], None]
+SpoilData = Interrupt  # takes the numbers of batches
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def overflow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Run], bool]], None]:
+def overflow(monkeypatch: pytest.MonkeyPatch) -> Overflow:
     """Make the weights overflow after each step for which the function holds, with a finite loss and gradient."""
 
     def arrange(holds: Callable[[Run], bool]) -> None:
@@ -53,14 +55,11 @@ def overflow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Run], bool]
 
 
 @pytest.fixture
-def spoil_data(change_losses: Callable) -> Callable[[Iterable[int]], None]:
+def spoil_data(change_losses: Callable) -> SpoilData:
     """Make the loss NaN on these batches of the data, counted from 0, at whichever step they are read."""
-
-    def arrange(numbers: Iterable[int]) -> None:
-        chosen = set(numbers)
-        change_losses(lambda run, loss: loss * math.nan if run.number_of_batch(run.step) in chosen else loss)
-
-    return arrange
+    return lambda numbers: change_losses(
+        lambda run, loss: loss * math.nan if run.number_of_batch(run.step) in numbers else loss
+    )
 
 
 def state_of(checkpoint: Path) -> dict[str, Any]:
@@ -100,7 +99,7 @@ def test_a_run_that_ended_diverged_does_not_finish_when_its_command_is_repeated(
 
 
 def test_the_last_good_checkpoint_outlives_all_that_follow_it(
-    config: TrainConfig, tmp_path: Path, overflow: Callable[[Callable[[Run], bool]], None]
+    config: TrainConfig, tmp_path: Path, overflow: Overflow
 ) -> None:
     """Criterion: weights overflow in step 4 with a finite gradient, and checkpoints of steps 4 to 10 follow. The one
     of step 3 is kept, and the message names it and says that the newest weights are not finite."""
@@ -130,23 +129,17 @@ def test_moments_that_are_not_finite_are_not_good(config: TrainConfig, tmp_path:
     assert state_of(last)["good_step"] == 5
 
 
-@pytest.mark.parametrize(
-    ("losses", "bad_steps", "usual"),
-    [
-        ([2.0] * 10 + [4.0] * 10, 0, True),
-        ([2.0] * 10 + [4.3] * 10, 0, False),
-        ([2.0] * 12 + [9.0], 0, True),
-        ([0.001] * 10 + [0.09] * 10, 0, True),
-        ([2.0], 1, False),
-        ([], 0, True),
-        ([5.0, 9.0, *[3.0] * 10], 0, True),
-    ],
-)
-def test_a_usual_loss_is_at_most_twice_the_lowest(losses: list[float], bad_steps: int, usual: bool) -> None:
-    state = TrainState(bad_steps=bad_steps)
-    for loss in losses:
-        state.note_loss(loss)
-    assert state.is_usual == usual
+def test_a_usual_loss_is_at_most_twice_the_lowest() -> None:
+    def is_usual(*losses: float, bad_steps: int = 0) -> bool:
+        state = TrainState(bad_steps=bad_steps)
+        for loss in losses:
+            state.note_loss(loss)
+        return state.is_usual
+
+    for usual in ([], [2.0] * 10 + [4.0] * 10, [2.0] * 12 + [9.0], [5.0, 9.0] + [3.0] * 10, [0.001] * 10 + [0.09] * 10):
+        assert is_usual(*usual)
+    assert not is_usual(*[2.0] * 10, *[4.3] * 10)
+    assert not is_usual(2.0, bad_steps=1)
 
 
 def test_a_checkpoint_whose_loss_is_too_high_does_not_replace_the_good_one(
@@ -167,10 +160,7 @@ def test_a_checkpoint_whose_loss_is_too_high_does_not_replace_the_good_one(
 
 
 def test_a_resumed_run_remembers_its_losses_around_a_non_finite_one(
-    config: TrainConfig,
-    tmp_path: Path,
-    spoil: Callable[[Iterable[int], str], None],
-    interrupt_during: Callable[[Iterable[int]], None],
+    config: TrainConfig, tmp_path: Path, spoil: Callable, interrupt_during: Interrupt
 ) -> None:
     """Criterion: 50 losses after a resumption the detector of spikes still works; JSON has no NaN."""
     spoil([3], "loss")
@@ -182,7 +172,7 @@ def test_a_resumed_run_remembers_its_losses_around_a_non_finite_one(
 
 
 def test_a_rollback_goes_to_the_good_checkpoint_and_skips_the_data(
-    config: TrainConfig, tmp_path: Path, spoil_data: Callable[[Iterable[int]], None], notes: list[str]
+    config: TrainConfig, tmp_path: Path, spoil_data: SpoilData, notes: list[str]
 ) -> None:
     """Criterion: data 7 and 8 stop the run at step 9. It goes back to step 6, and goes on with data 9, which a state,
     the metrics, the summary and a line say."""
@@ -203,8 +193,7 @@ def test_a_rollback_goes_to_the_good_checkpoint_and_skips_the_data(
     records = RunFolder.open(tmp_path).metrics()
     (rollback,) = [record for record in records if "rollback" in record]
     assert {**rollback, "tokens": 0} == {"step": 7, "tokens": 0, "rollback": 1, "diverged_at": 9, "batches_skipped": 3}
-    steps = [record["step"] for record in records if "loss" in record]
-    assert steps == list(range(1, 13))
+    assert [record["step"] for record in records if "loss" in record] == list(range(1, 13))
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -216,35 +205,27 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_rolled_back_run_that_is_interrupted_equals_one_that_is_not(
-    config: TrainConfig,
-    tmp_path: Path,
-    spoil_data: Callable[[Iterable[int]], None],
-    interrupt_during: Callable[[Iterable[int]], None],
-    variant: str,
+    config: TrainConfig, tmp_path: Path, spoil_data: SpoilData, interrupt_during: Interrupt, variant: str
 ) -> None:
     """Criterion: two rollbacks, the second before another checkpoint, and interruptions before, between and after
     them, at steps where nothing else is saved. The interrupted run also saves after each step, by time."""
     spoil_data([4, 5, 7, 8])
     config = config.replace(max_bad_steps=2, **VARIANTS[variant])
-    whole = train(config, tmp_path / "whole", ROLLBACK)
-    assert whole["data_skipped"] == [[3, 3, 6], [3, 6, 9]]
+    assert train(config, tmp_path / "whole", ROLLBACK)["data_skipped"] == [[3, 3, 6], [3, 6, 9]]
     runtime = replace(ROLLBACK, save_every_minutes=1e-9)
     train_in_parts(config, tmp_path / "parts", runtime, interrupt_during, 1, 4, 7, 10)
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
 def test_a_run_that_diverges_before_its_first_checkpoint_goes_back_to_its_start(
-    config: TrainConfig, tmp_path: Path, overflow: Callable[[Callable[[Run], bool]], None]
+    config: TrainConfig, tmp_path: Path, overflow: Overflow
 ) -> None:
     overflow(lambda run: run.step == 1 and not run.state.rollbacks)
-    summary = train(config.replace(max_bad_steps=2), tmp_path, ROLLBACK)
-    assert summary["data_skipped"] == [[0, 0, 4]]
+    assert train(config.replace(max_bad_steps=2), tmp_path, ROLLBACK)["data_skipped"] == [[0, 0, 4]]
     assert all_finite(newest_tensors(tmp_path)["weights"].values())
 
 
-def test_rollbacks_have_a_limit(
-    config: TrainConfig, tmp_path: Path, overflow: Callable[[Callable[[Run], bool]], None], notes: list[str]
-) -> None:
+def test_rollbacks_have_a_limit(config: TrainConfig, tmp_path: Path, overflow: Overflow, notes: list[str]) -> None:
     overflow(lambda run: run.step == 4)
     with pytest.raises(RunStopped) as caught:
         train(config.replace(max_bad_steps=2), tmp_path, ROLLBACK)
@@ -254,7 +235,7 @@ def test_rollbacks_have_a_limit(
 
 
 def test_a_stopped_run_can_be_rolled_back_when_it_is_resumed(
-    config: TrainConfig, tmp_path: Path, spoil_data: Callable[[Iterable[int]], None]
+    config: TrainConfig, tmp_path: Path, spoil_data: SpoilData
 ) -> None:
     spoil_data([7, 8])
     config = config.replace(max_bad_steps=2)

@@ -97,26 +97,19 @@ def test_the_size_of_batches_changes_nothing(config: TrainConfig, model: Transfo
     assert [r.loss for r in results] == pytest.approx([results[0].loss] * 3, rel=1e-6)
 
 
-def test_dropout_is_off_and_the_mode_is_restored(model: Transformer) -> None:
+def test_dropout_is_off_the_mode_is_restored_and_no_gradient_is_left(model: Transformer) -> None:
     batch = numbers(0, 4, 32)
     for training in (True, False):
         model.train(training)
         assert measure(model, batch) == measure(model, batch)
         assert model.training is training
-
-
-def test_no_gradient_is_left(model: Transformer) -> None:
-    measure(model, numbers(0, 4, 32))
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_the_metric_is_the_tasks_own() -> None:
+def test_the_metric_is_the_tasks_own_and_a_diverged_loss_is_a_large_perplexity() -> None:
     result = Evaluation(loss=2.0, accuracy=0.25, context_gain=None)
     assert result.metric("perplexity") == {"name": "perplexity", "value": math.exp(2.0), "better": "lower"}
     assert result.metric("accuracy") == {"name": "accuracy", "value": 0.25, "better": "higher"}
-
-
-def test_a_diverged_loss_is_a_large_perplexity_and_no_overflow() -> None:
     values = [Evaluation(loss, 0.0, None).metric("perplexity")["value"] for loss in (1e6, math.inf, math.nan)]
     assert values[0] == values[1] > 1e300
     assert math.isnan(values[2])  # type: ignore[arg-type]

@@ -136,28 +136,24 @@ def test_auto_finds_the_largest_micro_batch_and_keeps_the_batch(factor: float, m
     with_free(monkeypatch, int(fit.RESERVED + factor * needed))
     found = auto_batch(config, Runtime("cpu"), ProcessLayout())
     assert found.replace(accumulation=3) == config
-    fitting = [
-        n for n in (1, 2, 3, 4, 6, 12) if memory_of(int(factor * needed)).holds(CONFIG.replace(accumulation=n), margin)
-    ]
+    memory, divisors = memory_of(int(factor * needed)), (1, 2, 3, 4, 6, 12)
+    fitting = [n for n in divisors if memory.holds(CONFIG.replace(accumulation=n), margin)]
     assert found.accumulation == min(fitting, default=12)
 
 
-def test_auto_refuses_a_run_that_does_not_fit_with_one_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_gives_each_process_whole_sequences_and_refuses_a_run_of_which_not_one_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_free(monkeypatch, 2**16 + fit.RESERVED)
+    assert auto_batch(CONFIG, Runtime("cpu"), ProcessLayout(4)).accumulation == 3
+    with pytest.raises(InputError, match="divisible by the number of processes, 5, got 12 / 1"):
+        auto_batch(CONFIG, Runtime("cpu"), ProcessLayout(5))
     with_free(monkeypatch, 2**16)
     with pytest.raises(InputError, match="must leave the run within the memory that is free"):
         auto_batch(CONFIG, Runtime("cpu"), ProcessLayout())
 
 
-def test_auto_for_several_processes_gives_each_of_them_whole_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_free(monkeypatch, 2**16 + fit.RESERVED)
-    assert auto_batch(CONFIG, Runtime("cpu"), ProcessLayout(4)).accumulation == 3
-    with pytest.raises(InputError, match="divisible by the number of processes, 5, got 12 / 1"):
-        auto_batch(CONFIG, Runtime("cpu"), ProcessLayout(5))
-
-
-def test_on_a_gpu_the_micro_batch_is_halved_after_each_lack_of_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_a_gpu_the_micro_batch_is_halved_after_each_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
     def measured(config: TrainConfig, runtime: Runtime) -> None:

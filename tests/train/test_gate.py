@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from attractor.models import FastSlowConfig
 from attractor.train.config import TrainConfig
 from attractor.train.loop import train
 from attractor.train.optimizer import build_optimizer, optimizer_groups, set_rate
+from same_runs import newest_tensors
 
 MODEL = FastSlowConfig(d_model=16, n_heads=2, d_ff=32, max_seq_len=64)
 
@@ -25,13 +25,12 @@ def test_the_gate_alone_is_in_a_group_with_its_own_rate(fast_slow: TrainConfig, 
     model = config.model.build(0)
     built = build_optimizer(model, config)
     set_rate(built, 0.5e-3)  # the rate half way through a warm-up
-    of_the_gate = [group for group in built.param_groups if group["params"][0] is model.get_parameter("injection.gate")]
-    assert len(of_the_gate) == 1
-    assert of_the_gate[0]["lr"] == pytest.approx(0.025)
-    assert of_the_gate[0]["weight_decay"] == 0
-    assert len(of_the_gate[0]["params"]) == 1
-    others = [group for group in built.param_groups if group is not of_the_gate[0]]
-    assert {group["lr"] for group in others} == {0.5e-3}
+    gate = model.get_parameter("injection.gate")
+    (of_the_gate,) = [group for group in built.param_groups if group["params"][0] is gate]
+    assert of_the_gate["lr"] == pytest.approx(0.025)
+    assert of_the_gate["weight_decay"] == 0
+    assert len(of_the_gate["params"]) == 1
+    assert {group["lr"] for group in built.param_groups if group is not of_the_gate} == {0.5e-3}
     n_grouped = sum(p.numel() for group in built.param_groups for p in group["params"])
     assert n_grouped == sum(p.numel() for p in model.parameters())
     assert "gates at 0.05" in {group["name"].split(",")[0] for group in optimizer_groups(model, config)}
@@ -45,10 +44,7 @@ def test_a_gate_moves_by_about_the_sum_of_its_rates_at_most(fast_slow: TrainConf
     for name, rate in {"own": 0.5, "the run's": None}.items():
         config = fast_slow.replace(gate_lr=rate, schedule="constant", warmup_steps=0)
         train(config, tmp_path / name)
-        model = config.model.build(0)
-        newest = max((tmp_path / name / "checkpoints").glob("step-*"))
-        model.load_state_dict(load_file(newest / "model.safetensors"))
-        gates[name] = abs(float(model.get_parameter("injection.gate").detach()))
+        gates[name] = abs(float(newest_tensors(tmp_path / name)["weights"]["injection.gate"]))
     assert 0 < gates["the run's"] <= 1.1 * 12 * 1e-3
     assert 12 * 1e-3 < gates["own"] <= 1.1 * 12 * 0.5
 

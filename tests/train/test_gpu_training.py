@@ -77,15 +77,14 @@ def test_loss_and_gradients_are_those_of_a_cpu(name: str) -> None:
         for parameter in model.parameters():
             parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
     tokens = torch.randint(0, 320, (4, 129), generator=torch.Generator().manual_seed(0))
-    seen = []
+    seen: list[Any] = []
     for device in ("cpu", "cuda"):
         torch.manual_seed(0)  # recurrent models start from noise
         model.to(device).zero_grad()
         loss, aux_loss = model.loss(tokens[:, :-1].to(device), tokens[:, 1:].to(device))
         (loss + aux_loss).backward()
-        gradients = {key: p.grad.cpu().clone() for key, p in model.named_parameters() if p.grad is not None}
-        seen.append((loss.item(), gradients))
-    (loss, gradients), (loss_there, gradients_there) = seen
+        seen += [loss.item(), {key: p.grad.cpu().clone() for key, p in model.named_parameters() if p.grad is not None}]
+    loss, gradients, loss_there, gradients_there = seen
     assert loss_there == pytest.approx(loss, rel=1e-5)
     assert gradients.keys() == gradients_there.keys()
     least = 1e-3 * max(float(gradient.norm()) for gradient in gradients.values())

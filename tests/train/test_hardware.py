@@ -9,13 +9,7 @@ from rich.console import Console
 
 from attractor.errors import InputError
 from attractor.train.display import LiveConsole, in_numbers
-from attractor.train.hardware import (
-    PeakMemory,
-    model_flops_utilisation,
-    resolve_device,
-    slow_precision,
-    time_of_a_gpu,
-)
+from attractor.train.hardware import PeakMemory, model_flops_utilisation, resolve_device, slow_precision, time_of_a_gpu
 
 
 @pytest.mark.parametrize("name", ["cud", "gpu", "", "cuda:99"])

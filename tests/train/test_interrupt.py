@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,14 +90,8 @@ def test_a_step_that_does_not_end_is_ended_with_a_note_of_the_last_checkpoint(
 ) -> None:
     """Criterion: although Python cannot act on the signal, the process ends with its exit code and one line."""
     script = LONG_STEP.replace("STEPS_BEFORE", str(steps_before))
-    run = started(script, tmp_path)
-    try:
-        wait_for(run, "in the long step")
-        run.send_signal(number)
-        _, said = run.communicate(timeout=60)
-    finally:
-        run.kill()
-    assert run.returncode == 128 + number
+    exit_code, said = signalled(script, tmp_path, "in the long step", number)
+    assert exit_code == 128 + number
     (line,) = said.splitlines()
     assert line.startswith(
         f"interrupted after step {steps_before}: the next step, evaluation or save had not ended 1 s after the signal"
@@ -139,14 +134,8 @@ cli.main()
 @pytest.mark.parametrize("stage", STAGES)
 def test_other_stages_end_at_once(stage: str, number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("a few words\n" * 1000)
-    run = started(STAGES[stage], tmp_path)
-    try:
-        wait_for(run, "begun")
-        run.send_signal(number)
-        _, said = run.communicate(timeout=60)
-    finally:
-        run.kill()
-    assert run.returncode == (-number if number == signal.SIGTERM else 128 + number)
+    exit_code, said = signalled(STAGES[stage], tmp_path, "begun", number)
+    assert exit_code == (-number if number == signal.SIGTERM else 128 + number)
     assert "Traceback" not in said
 
 
@@ -172,13 +161,15 @@ def test_a_deadline_that_is_met_ends_no_process() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env=dict(os.environ))
 
 
-def started(script: str, folder: Path) -> "subprocess.Popen[str]":
-    """Start a process in which Ctrl-C works as at a terminal."""
+def signalled(script: str, folder: Path, line: str, number: signal.Signals) -> tuple[int, str]:
+    """Send a signal to a process, in which Ctrl-C works as at a terminal, once it prints the line; return its exit code
+    and errors."""
     how = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", how + script], cwd=folder, env=dict(os.environ), **pipes)
-
-
-def wait_for(run: "subprocess.Popen[str]", line: str) -> None:
-    assert run.stdout is not None
-    assert any(said.strip() == line for said in run.stdout), run.communicate()
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    run = subprocess.Popen([sys.executable, "-c", how + script], cwd=folder, env=dict(os.environ), **pipes)
+    try:
+        assert any(said.strip() == line for said in run.stdout), run.communicate()
+        run.send_signal(number)
+        return run.wait(timeout=60), run.communicate()[1]
+    finally:
+        run.kill()

@@ -38,23 +38,12 @@ from tiers import fast_alone
 
 ATTRACTOR = str(Path(sysconfig.get_path("scripts")) / "attractor")
 Interrupt = Callable[[Iterable[int]], None]
-
+Spoil = Callable[[Iterable[int], str], None]
+Snapshots = list[tuple[dict[str, Any], dict[str, Any]]]  # of weights and optimizer state, before and after each step
 
 FAST_SLOW = FastSlowConfig(d_model=16, n_heads=2, d_ff=32, max_seq_len=64, dropout=0.1)
-RECURSIVE = RecursiveConfig(
-    vocab_size=320,
-    d_model=16,
-    n_heads=2,
-    n_layers=1,
-    d_ff=32,
-    max_seq_len=64,
-    causal=True,
-    dropout=0.1,
-    n_inner=2,
-    n_iterations=10,
-    n_segments=5,
-    halting=True,
-)
+SIZES: dict[str, Any] = {"vocab_size": 320, "d_model": 16, "n_heads": 2, "n_layers": 1, "d_ff": 32, "max_seq_len": 64}
+RECURSIVE = RecursiveConfig(**SIZES, causal=True, dropout=0.1, n_inner=2, n_iterations=10, n_segments=5, halting=True)
 VARIANTS = {
     **{name: {"attention": name, "d_model": 32, "n_heads": 4} for name in PRESETS},
     "bf16": {"precision": "bf16"},
@@ -241,8 +230,7 @@ def test_a_finished_run_is_not_run_again(
     summary = train(config, tmp_path, runtime)
     before = files(tmp_path)
     monkeypatch.setattr(Run, "take_step", None)
-    again = train(config, tmp_path, runtime, listening)
-    assert again == summary
+    assert train(config, tmp_path, runtime, listening) == summary
     assert files(tmp_path) == before
     assert listening.notes == [f"'{tmp_path}' is finished already"]
 
@@ -314,8 +302,7 @@ def test_clipping_bounds_the_norm_and_none_leaves_it(config: TrainConfig, runtim
     norms = {}
     for clip in (None, 1e-3):
         run = build_run(config.replace(clip=clip), tmp_path / str(clip), runtime)
-        gradients = gradients_of_a_step(run)
-        norms[clip] = float(torch.stack([g.norm() for g in gradients.values()]).norm())
+        norms[clip] = float(torch.stack([g.norm() for g in gradients_of_a_step(run).values()]).norm())
     assert norms[1e-3] == pytest.approx(1e-3, rel=1e-3)
     assert norms[None] > 0.1
 
@@ -343,19 +330,17 @@ def test_half_precision_learns_and_keeps_fp32_master_weights(
 
 
 @pytest.fixture
-def snapshots(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return the weights and optimizer state before and after every step."""
-    taken: list[tuple[dict[str, Any], dict[str, Any]]] = []
+def snapshots(monkeypatch: pytest.MonkeyPatch) -> Snapshots:
+    taken: Snapshots = []
     take_step = Run.take_step
 
     def state(run: Run) -> dict[str, Any]:
         return deepcopy({"weights": run.model.state_dict(), "optimizer": run.optimizer.state_dict()["state"]})
 
     def observed(run: Run) -> StepResult:
-        before = state(run)
-        found = take_step(run)
+        before, result = state(run), take_step(run)
         taken.append((before, state(run)))
-        return found
+        return result
 
     monkeypatch.setattr(Run, "take_step", observed)
     return taken
@@ -364,13 +349,7 @@ def snapshots(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], dic
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_a_non_finite_step_changes_nothing_and_is_counted(
-    config: TrainConfig,
-    runtime: Runtime,
-    tmp_path: Path,
-    spoil: Callable[[Iterable[int], str], None],
-    snapshots: list[tuple[dict[str, Any], dict[str, Any]]],
-    what: str,
-    precision: str,
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, spoil: Spoil, snapshots: Snapshots, what: str, precision: str
 ) -> None:
     """Criterion: steps 4 and 7 keep every bit of weights and optimizer state, and all other steps change them. Both are
     in the summary and, although not logged otherwise, in the metrics. The run continues to a finite end."""
@@ -387,11 +366,7 @@ def test_a_non_finite_step_changes_nothing_and_is_counted(
 
 
 def test_too_many_non_finite_steps_stop_the_run_with_its_last_good_weights(
-    config: TrainConfig,
-    runtime: Runtime,
-    tmp_path: Path,
-    spoil: Callable[[Iterable[int], str], None],
-    snapshots: list[tuple[dict[str, Any], dict[str, Any]]],
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, spoil: Spoil, snapshots: Snapshots
 ) -> None:
     """Criterion: the run stops after the third in a row with exit code 1. The message has the count, the field to
     change and the path of the weights, which are those before the first of them."""
@@ -408,19 +383,13 @@ def test_too_many_non_finite_steps_stop_the_run_with_its_last_good_weights(
     assert same(newest_tensors(tmp_path)["weights"], dict(snapshots[4][0]["weights"]))
 
 
-def test_a_finite_step_resets_the_count(
-    config: TrainConfig, runtime: Runtime, tmp_path: Path, spoil: Callable[[Iterable[int], str], None]
-) -> None:
+def test_a_finite_step_resets_the_count(config: TrainConfig, runtime: Runtime, tmp_path: Path, spoil: Spoil) -> None:
     spoil([2, 3, 5, 6, 8, 9], "gradient")
     assert train(config.replace(max_bad_steps=3), tmp_path, runtime)["skipped_steps"] == 6
 
 
 def test_the_count_in_a_row_survives_an_interruption(
-    config: TrainConfig,
-    runtime: Runtime,
-    tmp_path: Path,
-    spoil: Callable[[Iterable[int], str], None],
-    interrupt_during: Interrupt,
+    config: TrainConfig, runtime: Runtime, tmp_path: Path, spoil: Spoil, interrupt_during: Interrupt
 ) -> None:
     spoil([3, 4, 5], "loss")
     interrupt_during([4])
@@ -468,12 +437,11 @@ def stop_and_resume(config: TrainConfig, folder: Path) -> None:
     """Stop a run by four signals: each time it exits with 128 plus the signal's number, leaves a checkpoint of the
     current step, and prints one line with the command that continues it. The last command ends the run. The first
     process is fresh, and the others are forked from this one."""
-    model = [
-        f"--{name}={getattr(config.model, name)}" for name in ("d_model", "n_heads", "n_layers", "d_ff", "dropout")
-    ]
+    sizes = ("d_model", "n_heads", "n_layers", "d_ff", "dropout", "max_seq_len")
     names = ("n_steps", "batch_size", "seq_len", "warmup_steps", "eval_every", "eval_batches")
-    options = [f"--{name}={getattr(config, name)}" for name in names] + [f"--corpus={config.task.corpus}"]
-    words = ["train", *model, "--max-seq-len=64", *options, f"--out={folder}"]
+    settings = {name: getattr(config.model, name) for name in sizes} | {name: getattr(config, name) for name in names}
+    options = [f"--{name}={value}" for name, value in settings.items()]
+    words = ["train", *options, f"--corpus={config.task.corpus}", f"--out={folder}"]
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 138)):
         done = RunFolder.open(folder).metrics()[-1]["step"] if folder.exists() else 0
         with started([*words, "--log-every=2", "--threads=1"], folder.parent, fresh=done == 0) as process:

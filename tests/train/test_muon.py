@@ -62,14 +62,10 @@ def test_whole_matrices_move_as_under_muon_of_torch_and_all_else_as_under_adamw(
     model = model_of(attention, tied_embeddings=False).to(dtype)
     twin = copy.deepcopy(model)
     ours = muon_of(model, per_head=False)
-    hidden = torch.optim.Muon(
-        with_rule(twin, "muon"), lr=LR, weight_decay=DECAY, momentum=0.95, adjust_lr_fn="original"
-    )
-    others = [
-        {"params": [p for _, p in group["params"]], "weight_decay": group["weight_decay"]}
-        for group in muon_groups(twin, DECAY, True)
-        if group["rule"] == "adamw"
-    ]
+    matrices, options = with_rule(twin, "muon"), {"momentum": 0.95, "adjust_lr_fn": "original"}
+    hidden = torch.optim.Muon(matrices, lr=LR, weight_decay=DECAY, **options)
+    groups = [group for group in muon_groups(twin, DECAY, True) if group["rule"] == "adamw"]
+    others = [group | {"params": [p for _, p in group["params"]]} for group in groups]
     rest = torch.optim.AdamW(others, lr=LR, betas=BETAS, fused=True)
     for step in range(5):
         for optimizer in (ours, hidden, rest):
@@ -136,8 +132,7 @@ def test_heads_and_whole_matrices_are_different_updates() -> None:
         weight = query_key_heads(model)[0].parts()["query"].weight
         before = weight.detach().clone()
         draw_gradients(model, step=0)
-        optimizer = muon_of(model, 0.0, per_head=per_head)
-        optimizer.step()
+        muon_of(model, 0.0, per_head=per_head).step()
         norms.append(float(torch.linalg.matrix_norm((weight.detach() - before) / LR, ord=2)))
     assert norms[0] > 1.5 > 1.25 > norms[1]
 
@@ -155,8 +150,7 @@ def test_permuting_heads_permutes_the_update() -> None:
             for x in (weight, weight.grad):
                 by_head = x.unflatten(0, (4, -1)).clone()
                 x.copy_((by_head[order] if permute else by_head).flatten(0, 1))
-        optimizer = muon_of(model)
-        optimizer.step()
+        muon_of(model).step()
         return weight.detach().unflatten(0, (4, -1))
 
     assert torch.equal(moved(permute=True), moved(permute=False)[order])
@@ -240,8 +234,7 @@ def test_a_plan_lists_the_rule_of_every_parameter() -> None:
     """Criterion: every parameter occurs once, and heads are named where they are orthogonalised separately."""
     config = TrainConfig(model=MODEL, optimizer="muon", seq_len=16)
     groups = optimizer_groups(model_of(), config)
-    names = [group["name"] for group in groups]
-    assert names == [
+    assert [group["name"] for group in groups] == [
         "hidden matrices, by Muon, query and key matrices head by head",
         "embeddings and readout, by AdamW",
         "vectors and scalars, by AdamW",

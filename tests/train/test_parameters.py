@@ -97,16 +97,9 @@ def test_frozen_parameters_are_left_out_and_an_empty_group_with_them() -> None:
 
 
 def test_a_hugging_face_model_holds_its_tied_weights_once() -> None:
-    config = transformers.LlamaConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        tie_word_embeddings=True,
-    )
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    decay = decay_by_name(model)
+    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(**sizes, num_hidden_layers=1, tie_word_embeddings=True)
+    decay = decay_by_name(transformers.AutoModelForCausalLM.from_config(config))
     assert "lm_head.weight" not in decay
     assert {name for name, value in decay.items() if not value} == {name for name in decay if "norm" in name}
 

@@ -91,8 +91,7 @@ def test_cheap_computes_activations_again_and_neither_products_nor_attention() -
     assert calls["cheap"]["aten.mm"] == calls["nothing"]["aten.mm"] < calls["blocks"]["aten.mm"]
     assert calls["cheap"][attention] == calls["nothing"][attention] == 0
     assert calls["blocks"][attention] == WIDE.n_layers
-    again = [calls[name]["aten.silu"] for name in WAYS]
-    assert again == [0, WIDE.n_layers, WIDE.n_layers]
+    assert [calls[name]["aten.silu"] for name in WAYS] == [0, WIDE.n_layers, WIDE.n_layers]
     assert held["blocks"] < held["cheap"] < held["nothing"]
 
 

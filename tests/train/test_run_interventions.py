@@ -45,8 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
-    weights: dict[str, torch.Tensor] = newest_tensors(path)["weights"]
-    return weights
+    return dict(newest_tensors(path)["weights"])
 
 
 def penalties(path: Path) -> list[float]:
@@ -167,11 +166,8 @@ def test_singular_values_move_towards_1(config: TrainConfig, tmp_path: Path) -> 
     for weight in (0.0, 10.0):
         path = tmp_path / str(weight)
         train(toy.replace(regularizer_weight=weight), path, RUNTIME)
-        norms = [
-            torch.linalg.matrix_norm(value, ord=2).item()
-            for name, value in weights(path).items()
-            if ".attention." in name and value.ndim == 2
-        ]
+        maps = [value for name, value in weights(path).items() if ".attention." in name and value.ndim == 2]
+        norms = [torch.linalg.matrix_norm(value, ord=2).item() for value in maps]
         assert len(norms) == 4
         distances[weight] = max(abs(norm - 1) for norm in norms)
     assert distances[10.0] < 0.02
@@ -180,19 +176,11 @@ def test_singular_values_move_towards_1(config: TrainConfig, tmp_path: Path) -> 
 
 
 def test_the_default_weights_are_the_published_ones(config: TrainConfig) -> None:
-    models = {"itrsa": ItrSAConfig, "akorn": AKOrNConfig}
     shape = {"vocab_size": 320, "d_model": 16, "max_seq_len": 16, "n_heads": 1}
     found = {
-        (family, name): regularizer_weight(config.replace(model=kind(**shape), regularizer=name))
-        for family, kind in models.items()
-        for name in REGULARIZERS
+        family: {name: regularizer_weight(config.replace(model=model, regularizer=name)) for name in REGULARIZERS}
+        for family, model in {"itrsa": ItrSAConfig(**shape), "akorn": AKOrNConfig(**shape)}.items()
     }
-    assert found == {
-        ("itrsa", "spectral"): 1e-4,
-        ("itrsa", "energy-single"): 1e-6,
-        ("itrsa", "energy-multi"): 1e-4,
-        ("akorn", "spectral"): 1e-5,
-        ("akorn", "energy-single"): 1e-6,
-        ("akorn", "energy-multi"): 1e-4,
-    }
+    of_energies = {"energy-single": 1e-6, "energy-multi": 1e-4}
+    assert found == {"itrsa": of_energies | {"spectral": 1e-4}, "akorn": of_energies | {"spectral": 1e-5}}
     assert regularizer_weight(config.replace(regularizer="energy-multi", regularizer_weight=0.0)) == 0.0

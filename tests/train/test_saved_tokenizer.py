@@ -27,8 +27,7 @@ def prepared(tmp_path: Path) -> str:
 
 
 def test_a_run_on_prepared_tokens_decodes_without_the_corpus(prepared: str, tmp_path: Path) -> None:
-    config = SHORT.replace(task=Text(prepared), vocab_size=384)
-    train(config, tmp_path / "run", Runtime(device="cpu"))
+    train(SHORT.replace(task=Text(prepared), vocab_size=384), tmp_path / "run", Runtime(device="cpu"))
     shutil.rmtree(prepared)
     tokenizer = tokenizer_of_run(RunFolder.open(tmp_path / "run"))
     assert len(tokenizer.encode("the same words")) < len("the same words")

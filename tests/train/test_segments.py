@@ -21,15 +21,8 @@ from same_runs import build_run, newest_tensors
 
 SHAPE: dict[str, Any] = {"d_model": 8, "n_heads": 2, "max_seq_len": 16, "blank": None, "vocab_size": 5}
 MODEL = RecursiveConfig(**SHAPE, d_ff=12, n_layers=1, n_inner=2, n_iterations=6, n_segments=3)
-CONFIG = TrainConfig(
-    MODEL,
-    Sudoku(board_size=4, n_boards=12, n_valid_boards=4, augment=True),
-    n_steps=7,
-    batch_size=4,
-    seq_len=16,
-    warmup_steps=2,
-    eval_every=7,
-)
+TASK = Sudoku(board_size=4, n_boards=12, n_valid_boards=4, augment=True)
+CONFIG = TrainConfig(MODEL, TASK, n_steps=7, batch_size=4, seq_len=16, warmup_steps=2, eval_every=7)
 RUNTIME = Runtime(device="cpu", threads=1, telemetry_every=None)
 
 
@@ -61,8 +54,7 @@ def test_a_batch_stays_for_its_segments_and_the_state_is_carried(
 def test_steps_do_not_depend_on_the_accumulation(tmp_path: Path) -> None:
     weights = []
     for accumulation in (1, 4):
-        config = CONFIG.replace(accumulation=accumulation)
-        train(config, tmp_path / str(accumulation), RUNTIME)
+        train(CONFIG.replace(accumulation=accumulation), tmp_path / str(accumulation), RUNTIME)
         weights.append(newest_tensors(tmp_path / str(accumulation))["weights"])
     for name, weight in weights[0].items():
         torch.testing.assert_close(weights[1][name], weight, rtol=1e-3, atol=1e-5)

@@ -69,14 +69,12 @@ def test_a_language_model_learns_labels(
 
 
 def test_another_model_is_refused_by_name(config: TrainConfig, pretrained: Path) -> None:
-    wider = config.model.replace(d_ff=48).build(0)
     with pytest.raises(InputError, match=r"start must be a run of the same model, but 'blocks.0.mlp.down.weight' is"):
-        load_start(pretrained, wider)
+        load_start(pretrained, config.model.replace(d_ff=48).build(0))
     with pytest.raises(InputError, match="start must be a run of the same model"):  # before there is a folder
         config.replace(start=str(pretrained), d_ff=48).identity(config.build_task())
-    deeper = config.model.replace(n_layers=config.model.n_layers + 1).build(0)
     with pytest.raises(InputError, match="start must be a run of the same model, but 'blocks"):
-        load_start(pretrained, deeper)
+        load_start(pretrained, config.model.replace(n_layers=config.model.n_layers + 1).build(0))
 
 
 def test_a_missing_run_is_refused(config: TrainConfig, tmp_path: Path) -> None:

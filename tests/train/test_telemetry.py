@@ -40,8 +40,7 @@ def test_a_run_is_the_same_to_the_bit_with_telemetry_or_without(
     assert first.pop("probe").keys() == {"blocks.0.attention"}
     assert second.pop("probe") == {}
     assert same(first, second)
-    records = RunFolder.open(tmp_path / "with").metrics()
-    looks = [record for record in records if "max_logit" in record]
+    looks = [record for record in RunFolder.open(tmp_path / "with").metrics() if "max_logit" in record]
     n_heads = config.model.n_heads
     shapes = [(look["step"], len(look["max_logit"]), len(look["max_logit"][0])) for look in looks]
     assert shapes == [(step, 1, n_heads) for step in (4, 8, 12)]
@@ -134,8 +133,7 @@ def test_a_spike_is_recorded_at_its_step_and_survives_an_interruption(
     for _ in steps:
         with pytest.raises(RunInterrupted):
             train(config, tmp_path, TELEMETRY, listening)
-    summary = train(config, tmp_path, TELEMETRY, listening)
-    assert summary["loss_spikes"] == [58]
+    assert train(config, tmp_path, TELEMETRY, listening)["loss_spikes"] == [58]
     records = {r["step"]: r["loss_spikes"] for r in RunFolder.open(tmp_path).metrics() if "loss" in r}
     assert (records[55], records[58], records[60], records[70]) == (0, 1, 1, 1)
     (note,) = listening.notes

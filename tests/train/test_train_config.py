@@ -28,17 +28,13 @@ def test_warm_up_rises_in_equal_steps_and_reaches_the_rate_when_it_ends(schedule
     assert rates == pytest.approx(expected)
 
 
-def test_cosine_goes_from_the_rate_to_zero_through_half_and_never_up() -> None:
+def test_cosine_goes_from_the_rate_to_zero_through_half_and_never_up_and_a_constant_rate_stays() -> None:
     config = TrainConfig(lr=2.0, schedule="cosine", warmup_steps=10, n_steps=110)
     rates = [config.learning_rate(step) for step in range(10, 111)]
     assert (rates[0], rates[50], rates[100]) == pytest.approx((2.0, 1.0, 0.0))
     assert rates == sorted(rates, reverse=True)
     assert rates[25] == pytest.approx(1 + math.cos(math.pi / 4))
-
-
-def test_the_constant_schedule_keeps_the_rate() -> None:
-    config = TrainConfig(lr=2.0, schedule="constant", warmup_steps=10, n_steps=110)
-    assert {config.learning_rate(step) for step in range(10, 111)} == {2.0}
+    assert {config.replace(schedule="constant").learning_rate(step) for step in range(10, 111)} == {2.0}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -86,11 +82,8 @@ def test_replace_reaches_the_model_and_leaves_the_original() -> None:
     assert (changed.model.d_model, changed.lr, changed.label) == (32, 0.1, "gated")
     assert base == TrainConfig()
     assert changed.replace(d_model=base.model.d_model, lr=base.lr, attention="standard") == base
-
-
-def test_replacing_the_model_and_one_of_its_fields_changes_the_new_model() -> None:
-    changed = TrainConfig().replace(model=SIZES["tiny"], n_layers=1, seq_len=8)
-    assert changed.model == SIZES["tiny"].replace(n_layers=1)
+    both = base.replace(model=SIZES["tiny"], n_layers=1, seq_len=8)  # the model, and one of its fields
+    assert both.model == SIZES["tiny"].replace(n_layers=1)
 
 
 def test_an_unknown_stored_field_is_refused_with_the_nearest() -> None:
@@ -103,24 +96,12 @@ def test_an_unknown_stored_field_is_refused_with_the_nearest() -> None:
 
 BAD: list[tuple[str, Any]] = [
     *((name, value) for name in ("n_steps", "batch_size", "accumulation", "seq_len") for value in (0, -1, 1.5)),
-    *((name, 0) for name in ("eval_every", "max_bad_steps", "eval_batches", "clip", "lr")),
-    *(("lr", value) for value in (-1e-3, math.nan, math.inf)),
+    *((name, 0) for name in ("eval_every", "max_bad_steps", "eval_batches", "d_model", "n_heads", "n_layers")),
+    *(("lr", value) for value in (0, -1e-3, math.nan, math.inf)),
     *(("weight_decay", value) for value in (-0.1, math.nan, math.inf)),
-    ("accumulation", 3),
-    ("seed", -1),
-    ("warmup_steps", -1),
-    ("warmup_steps", 700),
-    ("betas", (0.9,)),
-    ("betas", (0.9, 1.0)),
-    ("betas", (-0.1, 0.9)),
-    ("clip", -1.0),
-    ("d_model", 63),
-    ("d_model", 0),
-    ("n_heads", 0),
-    ("n_layers", 0),
-    ("n_kv_heads", 3),
-    ("dropout", 1.0),
-    ("positions", "sinusoidal"),
+    *(("betas", value) for value in ((0.9,), (0.9, 1.0), (-0.1, 0.9))),
+    *(("seed", -1), ("warmup_steps", -1), ("warmup_steps", 700), ("clip", 0), ("clip", -1.0), ("dropout", 1.0)),
+    *(("accumulation", 3), ("d_model", 63), ("n_kv_heads", 3), ("positions", "sinusoidal")),
 ]
 
 
@@ -207,9 +188,6 @@ def test_the_fields_of_a_runtime_are_checked_too(field: str) -> None:
         rule = "at least 1, or None" if may_be_none else "an integer" if value is None else "at least 1"
         with pytest.raises(InputError, match=f"{field} must be {rule}, got {value}"):
             Runtime(**{field: value})
-
-
-def test_an_unknown_parallel_mode_is_refused() -> None:
     with pytest.raises(InputError, match="unknown parallel 'fdsp'; did you mean 'fsdp'"):
         Runtime(parallel="fdsp")
 

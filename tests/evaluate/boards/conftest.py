@@ -15,14 +15,14 @@ from attractor.train.config import Runtime, TrainConfig
 from attractor.train.loop import train
 
 SHAPE = {"vocab_size": 5, "d_model": 16, "n_heads": 2, "max_seq_len": 16}
+LAYERS = {"n_iterations": 3, "n_segments": 3, "n_inner": 2, "n_layers": 1}
+TRANSFORMER = TransformerConfig(**SHAPE, n_layers=1, d_ff=32, causal=False)
 RECURRENT: dict[str, ModelConfig[RecurrentModel]] = {
     "itrsa": ItrSAConfig(**SHAPE, n_iterations=3),
     "itrsa-energy": ItrSAConfig(**SHAPE, n_iterations=3, energy="multi"),
     "akorn": AKOrNConfig(**SHAPE, n_iterations=3, d_ff=32),
     "itrsa-prenorm": PreNormItrSAConfig(**SHAPE, n_iterations=3, d_ff=32),
-    "recursive": RecursiveConfig(
-        **SHAPE, n_iterations=3, n_segments=3, n_inner=2, n_layers=1, d_ff=32, stable_softmax=True, halting=True
-    ),
+    "recursive": RecursiveConfig(**SHAPE, **LAYERS, d_ff=32, stable_softmax=True, halting=True),
 }
 TASK = Sudoku(board_size=4, n_boards=48, n_valid_boards=20)
 
@@ -40,7 +40,7 @@ def itrsa() -> RecurrentModel:
 
 @pytest.fixture(scope="session")
 def transformer() -> LanguageModel:
-    return TransformerConfig(**SHAPE, n_layers=1, d_ff=32, causal=False).build(seed=0)
+    return TRANSFORMER.build(seed=0)
 
 
 @pytest.fixture(scope="session")
@@ -54,12 +54,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     folder = tmp_path_factory.mktemp("runs")
 
     def run(family: str) -> Path:
-        path = folder / family
-        models = RECURRENT | {"transformer": TransformerConfig(**SHAPE, n_layers=1, d_ff=32, causal=False)}
-        config = TrainConfig(
-            models[family], TASK, n_steps=8, batch_size=8, seq_len=16, warmup_steps=2, eval_every=4, eval_batches=2
-        )
-        train(config, path, Runtime(device="cpu", telemetry_every=None))
-        return path
+        model = (RECURRENT | {"transformer": TRANSFORMER})[family]
+        config = TrainConfig(model, TASK, n_steps=8, batch_size=8, seq_len=16, warmup_steps=2)
+        train(config.replace(eval_every=4, eval_batches=2), folder / family, Runtime("cpu", telemetry_every=None))
+        return folder / family
 
     return run

@@ -52,12 +52,8 @@ def test_an_evaluation_prints_its_table_and_is_stored(
     assert code == 0
     assert "board accuracy" in out
     kept = json.loads((tmp_path / out.splitlines()[-1]).read_text())
-    assert [(row["set"], row["n_iterations"]) for row in kept["rows"]] == [
-        ("valid", 1),
-        ("valid", 4),
-        ("ood", 1),
-        ("ood", 4),
-    ]
+    expected = [(part, n_iterations) for part in ("valid", "ood") for n_iterations in (1, 4)]
+    assert [(row["set"], row["n_iterations"]) for row in kept["rows"]] == expected
 
 
 WRONG = {
@@ -117,11 +113,9 @@ def test_the_verdict_is_that_of_the_search() -> None:
 def test_a_terminal_shows_every_iteration(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     boards, solutions = generate(1, 6 if size == 4 else 40, seed=0, size=size)
     monkeypatch.setattr("attractor.evaluate.boards.board_display.SECONDS", 0.0)
-    grids = np.stack([boards, boards, solutions])
-    trajectory = solving.Trajectory(grids, np.array([[0.0], [-1.0], [-2.0]]))
+    trajectory = solving.Trajectory(np.stack([boards, boards, solutions]), np.array([[0.0], [-1.0], [-2.0]]))
     terminal = StringIO()
-    console = Console(file=terminal, force_terminal=True, width=80, color_system=None)
-    show_trajectory(console, trajectory, boards[0])
+    show_trajectory(Console(file=terminal, force_terminal=True, width=80, color_system=None), trajectory, boards[0])
     seen = terminal.getvalue()
     n_blanks = (boards == 0).sum()
     for numbers in ("0: energy 0.0, 0 units", "1: energy -1.0, 0 cells", f"2: energy -2.0, {n_blanks} cells changing"):

@@ -33,17 +33,13 @@ def asked(run: Finished, **question: object) -> list[EvaluationRow]:
     return list(evaluate_run(run, Question(**question), lambda what, n: lambda more: None))
 
 
-def summary_of(path: Path) -> dict[str, float]:
-    return json.loads((path / "summary.json").read_text())["measures"]
-
-
 @pytest.mark.parametrize("family", ["itrsa", "akorn", "itrsa-prenorm", "recursive", "transformer"])
 def test_the_accuracies_are_those_of_the_runs_summary(family: str, trained: Trained) -> None:
     """Criterion: with the last weights, the accuracies on both validation sets equal the stored ones exactly, so the
     same boards are evaluated in the same way."""
     path = trained(family)
     valid, ood = asked(finished_run(path, CPU, "last"))
-    stored = summary_of(path)
+    stored = json.loads((path / "summary.json").read_text())["measures"]
     for name in ("board_accuracy", "cell_accuracy"):
         assert valid.measures[name] == stored[name]
         assert ood.measures[name] == stored[f"ood_{name}"]
@@ -75,9 +71,7 @@ def test_boards_of_a_file_replace_the_validation_sets(trained: Trained, tmp_path
     run = finished_run(trained("itrsa"), CPU)
     (row,) = asked(run, puzzles=file, batch_size=2)
     (point,) = solving.accuracy_over_time(run.model, boards, solutions, (3,))
-    assert (row.part, row.measures["n_boards"]) == ("mine.txt", 9), (
-        "all boards of the file are evaluated, however many the run validates on"
-    )
+    assert (row.part, row.measures["n_boards"]) == ("mine.txt", 9), "all boards, however many the run validates on"
     assert row.measures["board_accuracy"] == point.board_accuracy
     assert row.measures["cell_accuracy"] == point.cell_accuracy
     assert row.measures["energy"] == pytest.approx(point.energy)
@@ -99,16 +93,8 @@ def test_a_task_without_boards_is_evaluated_as_it_was_validated(tmp_path: Path) 
     refused."""
     task = Recall(level="zoology-64", symbols=32, n_examples=64)
     shape = {"vocab_size": 64, "d_model": 16, "n_heads": 2, "max_seq_len": 64, "causal": True, "blank": None}
-    config = TrainConfig(
-        ItrSAConfig(**shape, n_iterations=2),
-        task,
-        n_steps=4,
-        batch_size=4,
-        warmup_steps=1,
-        eval_every=2,
-        eval_batches=2,
-    )
-    config = config.replace(**config.task.build(64, 0).demands | {"causal": True})
+    config = TrainConfig(ItrSAConfig(**shape, n_iterations=2), task, n_steps=4, batch_size=4, warmup_steps=1)
+    config = config.replace(eval_every=2, eval_batches=2, **task.build(64, 0).demands | {"causal": True})
     summary = train(config, tmp_path / "run", Runtime(device="cpu", telemetry_every=None))
     run = finished_run(tmp_path / "run", CPU, "last")
     rows = asked(run, n_iterations=(2, 4))

@@ -75,10 +75,8 @@ def test_the_lowest_summed_energy_wins(itrsa: RecurrentModel, boards: Pair) -> N
     assert np.array_equal(answer.winners, votes.winners[-1])
     assert np.array_equal(answer.grids[blanks], votes.predictions[-1].reshape(blanks.shape)[blanks])
     np.testing.assert_allclose(answer.energies, votes.energies[-1], rtol=1e-12)
-    shown = answer.trajectory.energies[:-1].sum(axis=0)
-    np.testing.assert_allclose(
-        shown, votes.energies[-1].min(axis=-1), rtol=1e-10, err_msg="the trajectory must be that of the winner"
-    )
+    of_the_winner = answer.trajectory.energies[:-1].sum(axis=0)
+    np.testing.assert_allclose(of_the_winner, votes.energies[-1].min(axis=-1), rtol=1e-10)
 
 
 def test_a_model_in_training_mode_answers_in_evaluation_mode(boards: Pair) -> None:

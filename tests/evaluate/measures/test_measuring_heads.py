@@ -7,7 +7,6 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attractor import capture
 from attractor.control.score_inputs import ScoreInputs
@@ -16,16 +15,16 @@ from attractor.evaluate.measures.heads import COPIES, head_measures, softmax_map
 from attractor.evaluate.measures.sample import layers_of
 from attractor.evaluate.measures.score_recorder import ScoreRecorder
 from attractor.models import FastSlowConfig, TransformerConfig
+from saved_tensors import Largest
 
 SIZES: dict[str, Any] = {"vocab_size": 11, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 GROUPED = SIZES | {"intermediate_size": 16, "num_key_value_heads": 2}
 EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
+ENDS = {"bos_token_id": 0, "eos_token_id": 0}
 THEIRS = {
     "llama": transformers.LlamaConfig(**GROUPED),
-    "gpt2": transformers.GPT2Config(
-        vocab_size=11, n_embd=16, n_layer=2, n_head=4, n_positions=16, bos_token_id=0, eos_token_id=0
-    ),
-    "gpt-neox": transformers.GPTNeoXConfig(**SIZES, intermediate_size=16, bos_token_id=0, eos_token_id=0),
+    "gpt2": transformers.GPT2Config(**ENDS, vocab_size=11, n_embd=16, n_layer=2, n_head=4, n_positions=16),
+    "gpt-neox": transformers.GPTNeoXConfig(**ENDS, **SIZES, intermediate_size=16),
     "gemma2": transformers.Gemma2Config(**GROUPED, head_dim=4, sliding_window=4, attn_logit_softcapping=0.5),
     "qwen3": transformers.Qwen3Config(**GROUPED, head_dim=4),
     "olmo2": transformers.Olmo2Config(**GROUPED, pad_token_id=0),
@@ -80,24 +79,16 @@ def test_weights_are_those_that_the_eager_model_shows(name: str, attend: str) ->
         torch.testing.assert_close(weights, theirs[0], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("attention", OURS)
-def test_weights_are_those_that_taps_show(attention: str) -> None:
+@pytest.mark.parametrize(("attention", "softcap"), [*((name, None) for name in OURS), ("standard", 0.3)])
+def test_weights_are_those_that_taps_show(attention: str, softcap: float | None) -> None:
     """Criterion: the maps of a layer are the same, in any order. For differential attention, these are both softmax
     maps of each head."""
-    model = our_model(attention)
+    model = our_model(attention, softcap=softcap)
     with capture("weights") as seen, torch.no_grad():
         model(TOKENS)
     for weights, tapped in zip(maps_of(model), seen["weights"], strict=True):
         mine, theirs = (sorted(maps.flatten(1).tolist()) for maps in (weights, tapped[0]))
         torch.testing.assert_close(torch.tensor(mine), torch.tensor(theirs), rtol=0, atol=1e-6)
-
-
-def test_a_soft_cap_is_applied() -> None:
-    model = our_model("standard", softcap=0.3)
-    with capture("weights") as seen, torch.no_grad():
-        model(TOKENS)
-    for weights, tapped in zip(maps_of(model), seen["weights"], strict=True):
-        torch.testing.assert_close(weights, tapped[0], rtol=0, atol=1e-6)
 
 
 def test_each_round_of_two_timescales_has_its_own_maps() -> None:
@@ -139,15 +130,9 @@ def test_scores_of_zero_are_uniform_attention() -> None:
     """Criterion: the measures have their known values for weights of 1 / (t + 1) up to the diagonal."""
     found = head_measures(nn.Identity(), scored(size=0.0), 10**9)
     rows = torch.arange(1, T + 1).float()
-    expected = {
-        "entropy": rows.log().mean(),
-        "entropy_after_first": rows[1:].log().mean(),
-        "normalised_entropy": torch.tensor(1.0),
-        "sink_mass": (1 / rows[1:]).mean(),
-        "logit_mean": torch.tensor(0.0),
-        "logit_std": torch.tensor(0.0),
-        "logit_max": torch.tensor(0.0),
-    }
+    expected = {"entropy": rows.log().mean(), "entropy_after_first": rows[1:].log().mean()}
+    expected |= {"normalised_entropy": torch.tensor(1.0), "sink_mass": (1 / rows[1:]).mean()}
+    expected |= dict.fromkeys(("logit_mean", "logit_std", "logit_max"), torch.tensor(0.0))
     for name, value in expected.items():
         torch.testing.assert_close(found[name].float(), value.expand(4), msg=name)
 
@@ -174,19 +159,6 @@ def test_a_bias_is_part_of_the_map_and_not_of_the_logits() -> None:
     torch.testing.assert_close(logits, (given.q @ given.k.repeat_interleave(2, dim=1).mT * 0.5)[0])
 
 
-class Largest(TorchDispatchMode):
-    """Record the bytes of the largest tensor that any operation makes."""
-
-    nbytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for tensor in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(tensor, Tensor):
-                self.nbytes = max(self.nbytes, tensor.nbytes)
-        return out
-
-
 @pytest.mark.parametrize("n_at_once", [1, 3, 100])
 def test_the_memory_limit_sets_the_number_of_heads_at_once_and_no_result(n_at_once: int) -> None:
     """Criterion: no tensor is larger than one copy of the maps that fit, and the numbers are the same."""
@@ -195,7 +167,7 @@ def test_the_memory_limit_sets_the_number_of_heads_at_once_and_no_result(n_at_on
     limit = n_at_once * COPIES * 64 * 64 * 4
     with Largest() as largest:
         found = head_measures(nn.Identity(), given, limit)
-    assert largest.nbytes <= 2 * limit / COPIES  # the factor 2 is for sums in fp64
+    assert largest.n_bytes <= 2 * limit / COPIES  # the factor 2 is for sums in fp64
     for name, values in everything.items():
         torch.testing.assert_close(found[name], values, msg=name)
 

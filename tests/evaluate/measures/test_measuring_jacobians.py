@@ -14,12 +14,8 @@ from attractor.evaluate.measures.sample import layers_of
 from attractor.models import ItrSAConfig, TransformerConfig
 from attractor.models.maps import LayerMaps
 
-MODEL = (
-    TransformerConfig(vocab_size=11, d_model=8, n_heads=2, n_layers=3, d_ff=16, max_seq_len=8, positions="rope")
-    .build(seed=0)
-    .eval()
-    .double()
-)
+SIZES = {"vocab_size": 11, "d_model": 8, "n_heads": 2, "max_seq_len": 8}
+MODEL = TransformerConfig(**SIZES, n_layers=3, d_ff=16, positions="rope").build(seed=0).eval().double()
 TOKENS = torch.randint(11, (3, 5), generator=torch.Generator().manual_seed(0))
 MAPS = layers_of(MODEL, TOKENS[:1])
 DENSE = [jacobian(step, state) for step, state in zip(MAPS.steps, MAPS.states, strict=False)]
@@ -47,9 +43,8 @@ def test_the_memory_limit_changes_no_number() -> None:
 
 
 def test_a_recurrent_model_repeats_its_map_once_per_iteration() -> None:
-    model = ItrSAConfig(vocab_size=11, d_model=8, n_heads=2, max_seq_len=8, causal=True, n_iterations=4).build(seed=0)
-    plan = Plan(n_samples=1, length=5, k=1)
-    (sample,) = measured(model.eval(), TOKENS[:1], plan)
+    model = ItrSAConfig(**SIZES, causal=True, n_iterations=4).build(seed=0)
+    (sample,) = measured(model.eval(), TOKENS[:1], Plan(n_samples=1, length=5, k=1))
     assert sample.layers == [0, 1, 2, 3]
     assert len(sample.jacobian_norm) == 4
     assert len(sample.exponents) == 1
@@ -88,8 +83,7 @@ def test_meaningless_plans_are_refused(asked: dict[str, Any], message: str) -> N
 
 
 def test_layers_are_selected_and_missing_ones_refused() -> None:
-    plan = Plan(n_samples=1, length=5, layers=(2, 0), k=0)
-    (sample,) = measured(MODEL, TOKENS[:1], plan)
+    (sample,) = measured(MODEL, TOKENS[:1], Plan(n_samples=1, length=5, layers=(2, 0), k=0))
     (whole,) = measured(MODEL, TOKENS[:1], Plan(n_samples=1, length=5, k=0))
     assert sample.layers == [0, 2]
     assert sample.jacobian_norm == [whole.jacobian_norm[0], whole.jacobian_norm[2]]

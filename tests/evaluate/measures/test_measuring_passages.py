@@ -65,9 +65,7 @@ def test_a_file_a_folder_and_a_corpus_have_texts(tmp_path: Path) -> None:
 
 def test_input_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes("größer".encode("latin-1"))
-    with pytest.raises(
-        InputError, match=r"must be UTF-8 text, but .*latin' has a byte at offset 2 that is not UTF-8; .*iconv"
-    ):
+    with pytest.raises(InputError, match=r"must be UTF-8 text, but .*latin' has a byte at offset 2 .* UTF-8; .*iconv"):
         text_of(str(tmp_path / "latin"))
     with pytest.raises(InputError, match="does not exist; looked for in"):
         text_of(str(tmp_path / "nowhere.txt"))

@@ -56,8 +56,7 @@ def test_means_are_over_heads_and_intervals_over_passages() -> None:
 
 def test_the_end_of_the_stream_stands_after_the_last_layer_of_the_model() -> None:
     """Criterion: with some layers alone, the end keeps its place in the figure, and no mean over layers has it."""
-    passages = [replace(passage, n_layers=12) for passage in SAMPLES]
-    found = record("a", PLAN, passages, **ABOUT)
+    found = record("a", PLAN, [replace(passage, n_layers=12) for passage in SAMPLES], **ABOUT)
     (stream,) = [measure for measure in OF_STREAM if measure.name == "stream_norm"]
     assert [place for place, *_ in _curve(found, stream)] == [0, 1, 12]
     assert found["over_layers"]["stream_norm"]["mean"] == 5.5
@@ -93,8 +92,7 @@ def test_the_table_fits_the_width_of_a_log() -> None:
 @pytest.mark.parametrize("n_models", [1, 2])
 def test_the_page_is_self_contained_and_escapes_foreign_text(n_models: int, tmp_path: Path) -> None:
     records = [record(name, PLAN, SAMPLES, **ABOUT) for name in (NAME, "b & c")[:n_models]]
-    page = write_page(tmp_path / "new", contents(*records))
-    html = page.read_text(encoding="utf-8")
+    html = write_page(tmp_path / "new", contents(*records)).read_text(encoding="utf-8")
     addresses = re.findall(r"""\b(?:src|href)=["']?([^"'\s>]*)""", html)
     assert addresses
     assert all(address.startswith(("#", "data:image/png")) for address in addresses)

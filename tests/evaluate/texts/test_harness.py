@@ -84,14 +84,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-PAIRED: dict[str, tuple[str, str]] = {  # the folders for our adapter and for lm-eval's own
-    "run": ("bytes", "bytes-exported"),
-    "export": ("bytes-exported", "bytes-exported"),
-    "imported": ("imported", "chat"),
-    "imported, exported": ("imported", "imported-exported"),
-    "export of the imported": ("imported-exported", "chat"),
-    "original": ("chat", "chat"),
-}
+# The folders for our adapter and for lm-eval's own.
+PAIRED = {"run": ("bytes", "bytes-exported"), "export": ("bytes-exported", "bytes-exported")}
+PAIRED |= {"imported": ("imported", "chat"), "imported, exported": ("imported", "imported-exported")}
+PAIRED |= {"export of the imported": ("imported-exported", "chat"), "original": ("chat", "chat")}
 
 
 @pytest.fixture(params=fast_alone(PAIRED, "run", "imported", "original"))
@@ -124,9 +120,8 @@ def test_log_likelihoods_are_those_of_the_other_adapter(both: Adapters) -> None:
         expected = theirs.loglikelihood_rolling(requests, disable_tqdm=True)
         assert ours.loglikelihood_rolling(requests) == pytest.approx(expected, abs=1e-3, rel=1e-5)
     pairs = asked("loglikelihood", *PAIRS[:3], ("<s>3 squared", "<|im_end|> 9"))
-    for (log, greedy), (expected, is_greedy) in zip(
-        ours.loglikelihood(pairs), theirs.loglikelihood(pairs, disable_tqdm=True), strict=True
-    ):
+    answers = ours.loglikelihood(pairs), theirs.loglikelihood(pairs, disable_tqdm=True)
+    for (log, greedy), (expected, is_greedy) in zip(*answers, strict=True):
         assert log == pytest.approx(expected, abs=1e-3)
         assert greedy == is_greedy
 

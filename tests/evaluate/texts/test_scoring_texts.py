@@ -39,8 +39,7 @@ def nats_of(causal: Causal, given: list[int], n_scored: int) -> float:
 def test_a_text_that_fits_is_predicted_in_one_window(causal: Causal) -> None:
     found = score_texts(causal, SHORT)
     for (_, text), document in zip(SHORT, found.documents, strict=True):
-        wanted = nats_of(causal, [END_OF_TEXT, *text], len(text))
-        assert document.nats == pytest.approx(wanted, rel=1e-5)
+        assert document.nats == pytest.approx(nats_of(causal, [END_OF_TEXT, *text], len(text)), rel=1e-5)
         assert document.n_tokens == document.n_bytes == len(text)
     n_bytes = sum(len(text) for _, text in SHORT)
     assert found.bits_per_byte == pytest.approx(found.nats / n_bytes / math.log(2))

@@ -24,14 +24,13 @@ def n_kept(run: Callable[[], Any], n_numbers: int) -> int:
 
 
 class Largest(TorchDispatchMode):
-    """Record the number of entries of the largest tensor that any operation returns."""
+    """Record the number of entries and of bytes of the largest tensor that any operation returns."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.n_numbers = 0
+    n_numbers = n_bytes = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = function(*args, **(kwargs or {}))
         for leaf in tree_leaves(found):
-            self.n_numbers = max(self.n_numbers, leaf.numel() if isinstance(leaf, Tensor) else 0)
+            if isinstance(leaf, Tensor):
+                self.n_numbers, self.n_bytes = max(self.n_numbers, leaf.numel()), max(self.n_bytes, leaf.nbytes)
         return found
