@@ -1,6 +1,7 @@
 """Do exclusive attention and gates help, and does one make the other needless?
 
-A factorial of both, with looks at 8 and 16 pairs of seeds, which were written before the first run.
+A factorial of both. Its rules look at 8 and 16 pairs of seeds (`../claims.py`), which was written before the first run.
+The study has no looks of its own, since they would end a row as soon as it alone is decided.
 """
 
 from attractor.study import Axis, Study
@@ -15,7 +16,6 @@ STUDY = Study(
     source="Zhai, arXiv 2603.09078; Qiu et al., arXiv 2505.06708; logs and issues of three repositories",
     rows=Axis("attention", rows(*ROWS)),
     baseline="standard",
-    looks=(8, 16),
     scales={
         "smoke": scale("smoke", 2, *ROWS),
         "laptop": scale("laptop", 16, *ROWS),
