@@ -52,9 +52,7 @@ def setting(n_steps: int) -> TrainConfig:
     )
 
 
-SCALES = {
-    "smoke": Scale(setting(20), seeds=(0, 1), columns=recall(256)),
-    "laptop": Scale(setting(3_000), seeds=tuple(range(8)), columns=recall(512)),
-    "desk": Scale(setting(6_000), seeds=tuple(range(8))),
-    "bench": Scale(setting(12_000), seeds=tuple(range(8))),
-}
+SMOKE = Scale(setting(20), seeds=(0, 1), columns=recall(256))
+LAPTOP = Scale(setting(3_000), seeds=tuple(range(8)), columns=recall(512))
+DESK = Scale(setting(6_000), seeds=tuple(range(8)))
+BENCH = Scale(setting(12_000), seeds=tuple(range(8)))

@@ -249,7 +249,7 @@ def test_a_long_run_on_one_gpu_is_compiled_unless_told_otherwise(
 ) -> None:
     """Criterion: the choice is stored, and a whole configuration that is named keeps its own."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: gpu)
     given = {"seq_len": 512, "batch_size": 32} | given
     runtime, processes = Runtime(device=given.pop("device", "auto")), ProcessLayout(given.pop("n_processes", 1))
     config = config_from_recipe(given, runtime, processes, "laptop", "small")

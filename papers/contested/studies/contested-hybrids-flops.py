@@ -3,7 +3,7 @@
 from attractor.runs.quantity import LOSS_OF_VALIDATION, SPEED
 from attractor.study import ACCURACY, Axis, Study
 
-from ..hybrids import ROWS, SCALES, recall
+from ..hybrids import BENCH, DESK, LAPTOP, ROWS, SMOKE, recall
 
 STUDY = Study(
     title="Windows, memories and full layers at equal FLOPs",
@@ -15,5 +15,5 @@ STUDY = Study(
     budget="flops",
     control=False,  # "window" knows no more than guessing does
     quantities=(ACCURACY, LOSS_OF_VALIDATION, SPEED),
-    scales=SCALES,
+    scales={"smoke": SMOKE, "laptop": LAPTOP, "desk": DESK, "bench": BENCH},
 )

@@ -3,7 +3,7 @@
 from attractor.runs.quantity import LOSS_OF_VALIDATION, SPEED
 from attractor.study import ACCURACY, Axis, Study
 
-from ..hybrids import ROWS, SCALES, recall
+from ..hybrids import BENCH, DESK, LAPTOP, ROWS, SMOKE, recall
 
 STUDY = Study(
     title="Windows, memories and full layers",
@@ -14,6 +14,6 @@ STUDY = Study(
     baseline="window",
     control=False,  # "window" knows no more than guessing does
     quantities=(ACCURACY, LOSS_OF_VALIDATION, SPEED),
-    scales=SCALES,
+    scales={"smoke": SMOKE, "laptop": LAPTOP, "desk": DESK, "bench": BENCH},
     claims=("X8", "X9", "X10"),
 )

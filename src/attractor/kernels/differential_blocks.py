@@ -54,7 +54,7 @@ class DifferentialAttention(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
         q, k, v, subtraction = ctx.saved_tensors
         # The in-place sums over blocks cannot be differentiated again.
-        gradients = block_gradients if torch.is_grad_enabled() else _gradients
+        gradients = _block_gradients if torch.is_grad_enabled() else _gradients
         return *gradients(q, k, v, subtraction, ctx.scale, grad), None
 
 
@@ -69,14 +69,14 @@ def _gradients(
     for batch, rows, seen in _blocks(q):
         of_keys, of_queries = (batch, slice(None), seen), (batch, slice(None), rows)
         block = (q[of_queries], k[of_keys], v[of_keys], subtraction[of_queries])
-        block_q, block_k, block_v, block_subtraction = block_gradients(*block, scale, grad[of_queries])
+        block_q, block_k, block_v, block_subtraction = _block_gradients(*block, scale, grad[of_queries])
         grad_q[of_queries], grad_subtraction[of_queries] = block_q, block_subtraction
         grad_k[of_keys] += block_k
         grad_v[of_keys] += block_v
     return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), grad_subtraction
 
 
-def block_gradients(
+def _block_gradients(
     q: Tensor, k: Tensor, v: Tensor, subtraction: Tensor, scale: float, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute (2) for one block. lambda and the scale multiply the smaller factor of each product, not a map."""

@@ -54,7 +54,7 @@ def gpu_of(name: str) -> str | None:
     """Return the name of the GPU on which a device of this name computes, or None if it computes on no GPU that is
     here."""
     is_gpu = torch.cuda.is_available() and name.startswith(("auto", "cuda"))
-    return torch.cuda.get_device_name() if is_gpu else None
+    return torch.cuda.get_device_name(None if name == "auto" else name) if is_gpu else None
 
 
 def slow_precision(precision: str, device: torch.device) -> str | None:

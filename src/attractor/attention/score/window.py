@@ -15,6 +15,7 @@ that no query sees, and copies no keys.
 """
 
 from collections.abc import Callable
+from functools import cache, lru_cache
 from typing import Any, cast
 
 import torch
@@ -110,11 +111,22 @@ def by_flex(q: Tensor, k: Tensor, v: Tensor, window: int, scale: float, softcap:
     def capped(logit: Tensor, *_: Tensor) -> Tensor:
         return cast(float, softcap) * (logit / cast(float, softcap)).tanh()
 
-    attend: Any = flex_attention if torch.compiler.is_compiling() else torch.compile(flex_attention, dynamic=False)
     change = None if softcap is None else capped
-    tiles = tiles_seen(q.shape[2], k.shape[2], window, q.device)
+    is_compiling = torch.compiler.is_compiling()  # a compiler does not see what is kept between calls
+    tiles = (tiles_seen if is_compiling else _kept_tiles)(q.shape[2], k.shape[2], window, q.device)
+    attend: Any = flex_attention if is_compiling else _compiled_flex()
     context: Tensor = attend(q, k, v, change, tiles, scale, q.shape[1] != k.shape[1])
     return context
+
+
+_kept_tiles = lru_cache(maxsize=8)(tiles_seen)
+
+
+@cache
+def _compiled_flex() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)
 
 
 def pairs_seen(length: int, window: int | None) -> int:
