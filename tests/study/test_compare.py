@@ -347,10 +347,11 @@ def test_mechanisms_within_another_family_are_compared_under_its_name(base: Trai
 def test_a_process_that_dies_silently_is_reported(base: TrainConfig, tmp_path: Path) -> None:
     """Criterion: a run killed by force, as for lack of memory, is a failure, and the launcher returns."""
     job = Job(base.replace(n_steps=100_000, eval_every=100_000, attention="gated"), tmp_path / "run")
+    others = multiprocessing.active_children()  # of other tests: the one that imports for those that fork
 
     def kill(running: list[Job], ended: list[Job]) -> None:
         if running and (job.path / "metrics.jsonl").exists():
-            for process in multiprocessing.active_children():
+            for process in {*multiprocessing.active_children()}.difference(others):
                 process.kill()
 
     failures = launch([job], 1, RUNTIME, kill)  # type: ignore[arg-type]
