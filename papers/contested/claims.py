@@ -85,24 +85,24 @@ CLAIMS = (
     ),
     Claim(
         "X8",
-        "one full layer in four recalls what a window of 32 cannot see, at 512 tokens",
+        "one full layer in four recalls what no window sees, in 16 windows",
         "Gemma 3, gpt-oss, OLMo 3 mix such layers",
         "contested-hybrids",
-        recalls_more("window and full", "512 tokens"),
+        recalls_more("window and full", "16 windows"),
     ),
     Claim(
         "X9",
-        "gated DeltaNet with one full layer in four recalls what a window of 32 cannot see, at 512 tokens",
+        "gated DeltaNet with one full layer in four recalls what no window sees, in 16 windows",
         "Kimi Linear mixes three such layers with one of full attention",
         "contested-hybrids",
-        recalls_more("DeltaNet and full", "512 tokens"),
+        recalls_more("DeltaNet and full", "16 windows"),
     ),
     Claim(
         "X10",
-        "a slow path over means of tokens recalls what a window of 32 cannot see, at 512 tokens",
+        "a slow path over means of tokens recalls what no window sees, in 16 windows",
         "FastSlow, sections 9 and 12, for slow paths in general",
         "contested-hybrids",
-        recalls_more("window and slow path", "512 tokens"),
+        recalls_more("window and slow path", "16 windows"),
     ),
 )
 

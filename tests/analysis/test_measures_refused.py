@@ -105,8 +105,8 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         r"step must be differentiable twice.* 4,800 numbers.*at most 4,096",
     ),
     *(
-        (lambda product=product, v=v: product(v), r"directions must have the state's shape \(2, 3\)")
-        for product in (Jacobian(same, torch.ones(2, 3)).jvp, Jacobian(same, torch.ones(2, 3)).vjp)
+        (lambda product=product, v=v: product(Jacobian(same, torch.ones(2, 3)), v), r"the state's shape \(2, 3\)")
+        for product in (Jacobian.jvp, Jacobian.vjp)
         for v in (torch.ones(3), torch.ones(1, 1, 2, 3), torch.ones(4, 2, 3).double())
     ),
     *(

@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tokenize
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 
@@ -14,21 +15,25 @@ from attractor.hf import bundle
 from attractor.hf.bundle import ENTRY, OPTIONAL, file_name, rewritten, self_contained_code
 
 ENTRIES = [ENTRY, "attractor.hf.replace"]
-CODE = self_contained_code(ENTRIES[1]) | self_contained_code(ENTRIES[0])
 THIRD_PARTY = {"torch", "transformers", "huggingface_hub"}  # huggingface_hub comes with transformers
 BUNDLED = {"attention", "control", "equilibrium", "errors", "fields", "files", "kernels", "models", "taps", "hf"}
+
+
+@cache
+def code_by_file() -> dict[str, str]:
+    return self_contained_code(ENTRIES[1]) | self_contained_code(ENTRIES[0])
 
 
 def modules() -> dict[str, list[Path]]:
     """Return the sources of every file of the bundle under the file's name, in the order of their heads."""
     return {
         name: [bundle.PACKAGE.parent / place for place in re.findall(r"^# (\S+\.py) of attractor ", code, re.MULTILINE)]
-        for name, code in CODE.items()
+        for name, code in code_by_file().items()
     }
 
 
 def test_a_file_imports_its_neighbours_and_few_packages() -> None:
-    for name, code in CODE.items():
+    for name, code in code_by_file().items():
         for node in ast.walk(ast.parse(code)):
             if isinstance(node, ast.Import):
                 roots = {alias.name.split(".")[0] for alias in node.names} - {OPTIONAL}
@@ -36,7 +41,7 @@ def test_a_file_imports_its_neighbours_and_few_packages() -> None:
                 roots = {str(node.module).split(".")[0]}
             elif isinstance(node, ast.ImportFrom):
                 files = [node.module] if node.module else [alias.name for alias in node.names]
-                assert {f"{file}.py" for file in files} <= CODE.keys(), name
+                assert {f"{file}.py" for file in files} <= code_by_file().keys(), name
                 continue
             else:
                 continue
@@ -56,10 +61,10 @@ def test_the_loader_finds_every_file(entry: str, tmp_path: Path) -> None:
 
 def test_packages_that_only_a_gpu_needs_are_not_required(tmp_path: Path) -> None:
     """Criterion: transformers does not list the optional package as required, since the code imports it in a `try`."""
-    needed = [name for name, code in CODE.items() if f"import {OPTIONAL}" in code]
+    needed = [name for name, code in code_by_file().items() if f"import {OPTIONAL}" in code]
     assert needed
     for name in needed:
-        (tmp_path / name).write_text(CODE[name])
+        (tmp_path / name).write_text(code_by_file()[name])
         assert OPTIONAL not in get_imports(tmp_path / name), name
 
 
@@ -101,7 +106,7 @@ def test_comments_and_docstrings_are_kept() -> None:
         return [t.string for t in tokenize.tokenize(BytesIO(content).readline) if t.type == tokenize.COMMENT]
 
     for name, sources in modules().items():
-        kept = words(CODE[name].encode())
+        kept = words(code_by_file()[name].encode())
         for source in sources:
             head, *kept = kept
             assert source.relative_to(bundle.PACKAGE.parent).as_posix() in head
@@ -109,7 +114,7 @@ def test_comments_and_docstrings_are_kept() -> None:
             content = source.read_bytes()
             comments, kept = kept[: len(words(content))], kept[len(words(content)) :]
             assert comments == words(content), source
-            assert (ast.get_docstring(ast.parse(content), clean=False) or "") in CODE[name], source
+            assert (ast.get_docstring(ast.parse(content), clean=False) or "") in code_by_file()[name], source
         is_entry = name in [f"{file_name(entry)}.py" for entry in ENTRIES]
         assert kept == (["# names all files for loaders that copy only these"] if is_entry else []), name
 

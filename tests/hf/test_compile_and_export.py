@@ -54,7 +54,7 @@ def test_a_program_of_torch_export_takes_padded_batches_of_any_size(name: str) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "backend"), [("coupled-hamiltonian", "aot_eager"), ("fast-slow", "inductor")])
+@pytest.mark.parametrize(("name", "backend"), [("fast-slow", "aot_eager"), ("coupled-hamiltonian", "inductor")])
 def test_an_exported_folder_compiles_as_one_graph(name: str, backend: str, tmp_path: Path) -> None:
     """The folder is compiled in a separate process, whose signatures have no shape checks. One backend only traces, and
     the other also compiles what was traced."""

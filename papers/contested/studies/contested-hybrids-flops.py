@@ -1,16 +1,16 @@
 """Do hybrids recall more than a window at equal FLOPs? The rows of `contested-hybrids`, each with steps of its own."""
 
 from attractor.runs.quantity import LOSS_OF_VALIDATION, SPEED
-from attractor.study import ACCURACY, Axis, Study
+from attractor.study import ACCURACY, Study
 
-from ..hybrids import BENCH, DESK, LAPTOP, ROWS, SMOKE, recall
+from ..hybrids import BENCH, DESK, LAPTOP, SMOKE, recall, rows
 
 STUDY = Study(
     title="Windows, memories and full layers at equal FLOPs",
     question="Do hybrids recall more than a window at equal FLOPs?",
     source="Kimi Linear, arXiv 2510.26692; Gemma 3; FastSlow, sections 9 and 12",
-    rows=Axis("model", ROWS),
-    columns=recall(512, 1024, 2048, 4096),
+    rows=rows(32),
+    columns=recall(32, 16, 32, 64, 128),
     baseline="window",
     budget="flops",
     control=False,  # "window" knows no more than guessing does
