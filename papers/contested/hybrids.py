@@ -1,8 +1,13 @@
-"""Rows of the studies of windows, memories and full layers: equal parameters, by the widths of the MLPs, to .12%.
+"""Rows of the studies of windows, memories and full layers: equal parameters, by the widths of the MLPs, to .25%.
 
-Four layers, with windows but for what the row says. Lengths are counted in windows W. A pair of key and value stands at
-least 5 W tokens before its query, beyond the 4 (W - 1) that the windows of four layers reach together. The slow path
-attends to means of four tokens.
+Four layers, with windows but for what the row says. All have a short convolution, since the delta rule comes with one:
+a value then knows its key, and rows differ in how far they see. Lengths are counted in windows W. A pair of key and
+value stands more than 8 W tokens before its query, and the windows and convolutions of four layers reach at most
+4 (W - 1 + 3) tokens back. The slow path attends to means of four tokens.
+
+The laptop scale is as narrow as a pilot on another seed allowed: one full layer beside three windows of 4 solved the
+task in 2,400 steps at a rate of 2e-3. Without convolutions it still guessed among the values of its sequence then, and
+after 2,000 steps at width 64, at four rates.
 """
 
 from typing import Any
@@ -12,27 +17,30 @@ from attractor.study import Axis, Scale
 from attractor.tasks.recall import Recall
 from attractor.train.config import TrainConfig
 
-WIDE: dict[str, Any] = {"d_model": 64, "n_heads": 4, "max_seq_len": 4096, "positions": "rope"}
-LAYERS = TransformerConfig(vocab_size=32, n_layers=4, d_ff=128, **WIDE)
+MLP_WIDTHS = {  # by the width of the model
+    32: {"layers": 64, "DeltaNet and full": 53, "gated-deltanet": 49, "window and slow path": 91},
+    64: {"layers": 128, "DeltaNet and full": 108, "gated-deltanet": 101, "window and slow path": 216},
+}
 
 
-def rows(window: int) -> Axis:
-    two_timescales = FastSlowConfig(vocab_size=32, d_ff=216, window=window, **WIDE)
+def shape(width: int, window: int, row: str = "layers") -> dict[str, Any]:
+    sizes = {"vocab_size": 32, "d_model": width, "n_heads": width // 16, "d_ff": MLP_WIDTHS[width][row]}
+    return {**sizes, "max_seq_len": 4096, "positions": "rope", "attention": "short-conv", "window": window}
+
+
+def rows(width: int, window: int) -> Axis:
+    delta_rule = {"attention": "gated-deltanet", "window": None}
+    full = {"attention_global": "short-conv", "global_layers": "every:4"}
+    mlp = {name: {"d_ff": d_ff} for name, d_ff in MLP_WIDTHS[width].items()}
     return Axis(
         "model",
         {
             "window": {},
             "window and full": {"global_layers": "every:4"},
-            "DeltaNet and full": {
-                "attention": "gated-deltanet",
-                "window": None,
-                "attention_global": "standard",
-                "global_layers": "every:4",
-                "d_ff": 107,
-            },
-            "gated-deltanet": {"attention": "gated-deltanet", "window": None, "d_ff": 100},
+            "DeltaNet and full": {**delta_rule, **full, **mlp["DeltaNet and full"]},
+            "gated-deltanet": {**delta_rule, **mlp["gated-deltanet"]},
             "full": {"window": None},
-            "window and slow path": {"model": two_timescales},
+            "window and slow path": {"model": FastSlowConfig(**shape(width, window, "window and slow path"))},
         },
     )
 
@@ -43,23 +51,24 @@ def recall(window: int, *lengths: int) -> Axis:
 
 
 def task(window: int, length: int) -> dict[str, Any]:
-    recall = Recall(length=length * window, n_pairs=4, symbols=32, least_gap=5 * window)
+    recall = Recall(length=length * window, n_pairs=8, symbols=32, least_gap=8 * window)
     return {"task": recall, "seq_len": length * window}
 
 
-def setting(window: int, n_steps: int) -> TrainConfig:
+def setting(width: int, window: int, n_steps: int) -> TrainConfig:
     return TrainConfig(
-        model=LAYERS.replace(window=window),
-        batch_size=16,
+        model=TransformerConfig(n_layers=4, **shape(width, window)),
+        batch_size=32,
         n_steps=n_steps,
         warmup_steps=n_steps // 10,
         eval_every=n_steps // 5,
         eval_batches=16,
-        lr=1e-3,
+        lr=2e-3,
+        weight_decay=0.01,
     ).replace(**task(window, 16))
 
 
-SMOKE = Scale(setting(8, 20), seeds=(0, 1), rows=rows(8), columns=recall(8, 16))
-LAPTOP = Scale(setting(8, 3_000), seeds=tuple(range(8)), rows=rows(8), columns=recall(8, 16))
-DESK = Scale(setting(32, 6_000), seeds=tuple(range(8)))
-BENCH = Scale(setting(32, 12_000), seeds=tuple(range(8)))
+SMOKE = Scale(setting(32, 4, 20), seeds=(0, 1), rows=rows(32, 4), columns=recall(4, 16))
+LAPTOP = Scale(setting(32, 4, 3_000), seeds=tuple(range(8)), rows=rows(32, 4), columns=recall(4, 16))
+DESK = Scale(setting(64, 32, 6_000), seeds=tuple(range(8)))
+BENCH = Scale(setting(64, 32, 12_000), seeds=tuple(range(8)))
