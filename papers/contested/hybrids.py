@@ -7,7 +7,7 @@ value stands more than 8 W tokens before its query, and the windows and convolut
 
 The laptop scale is as narrow as a pilot on another seed allowed: one full layer beside three windows of 4 solved the
 task in 2,400 steps at a rate of 2e-3. Without convolutions it still guessed among the values of its sequence then, and
-after 2,000 steps at width 64, at four rates.
+after 1,500 steps at width 64, at 1e-3 and 2e-3.
 """
 
 from typing import Any
