@@ -60,8 +60,7 @@ def test_blocks_equal_the_mask(window: int, length: int) -> None:
         for softcap in (None, 3.0):
             contexts = [attend(q, k, v, mask, 0.3, softcap) for mask in masks]
             in_block, reference = ((c, *torch.autograd.grad(c.square().sum(), (q, k, v))) for c in contexts)
-            for found, expected in zip(in_block, reference, strict=True):
-                torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(in_block, reference, rtol=1e-12, atol=1e-12)
             penalties = [logit_penalty(q, k, mask, 0.3, softcap) for mask in masks]
             torch.testing.assert_close(*penalties, rtol=1e-12, atol=1e-12)
 
@@ -104,8 +103,7 @@ def test_a_mechanism_with_a_window_equals_itself_with_the_mask(name: str) -> Non
     x = inputs(90, batch=1)
     windowed = outputs_and_gradients(layer_of(name, window=16, z_loss=0.1), x, True)
     masked = outputs_and_gradients(layer_of(name, z_loss=0.1), x, lower_triangle(90, 90, x.device, 16))
-    for found, expected in zip(windowed, masked, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(windowed, masked, rtol=1e-10, atol=1e-10)
 
 
 @with_window

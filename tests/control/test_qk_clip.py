@@ -126,12 +126,11 @@ def test_each_of_several_layers_is_clipped_for_its_own_input(case: str) -> None:
     model, loss = subject(case, n_layers=3)
     calls: dict[nn.Module, tuple[Any, Any]] = {}
     views = query_key_heads(model)
-    hooks = [
-        view.module.register_forward_pre_hook(
-            lambda module, args, kwargs: calls.__setitem__(module, (args, kwargs)), with_kwargs=True
-        )
-        for view in views
-    ]
+
+    def note(module: nn.Module, args: Any, kwargs: Any) -> None:
+        calls[module] = args, kwargs
+
+    hooks = [view.module.register_forward_pre_hook(note, with_kwargs=True) for view in views]
     threshold = amid(torch.cat(maxima(model, loss)))
     clip = stepped(model, loss, threshold)
     clip.remove()
@@ -155,8 +154,7 @@ def test_clipping_again_changes_nothing(case: str) -> None:
     once = weights(model)
     loss(0).backward()
     clip.optimizers[0].step()
-    for name, values in weights(model).items():
-        torch.testing.assert_close(values, once[name], rtol=1e-5, atol=0)
+    torch.testing.assert_close(weights(model), once, rtol=1e-5, atol=0)
     clip.remove()
 
 
@@ -278,8 +276,7 @@ def test_a_skipped_step_neither_clips_twice_nor_forgets(fused: bool) -> None:
     assert (maxima(model, loss, 0)[0] >= threshold * (1 - 1e-5)).all()
     once = weights(model)
     take_step(0, overflows=False)
-    for name, values in weights(model).items():
-        torch.testing.assert_close(values, once[name], rtol=1e-5, atol=0)
+    torch.testing.assert_close(weights(model), once, rtol=1e-5, atol=0)
     clip.remove()
 
 

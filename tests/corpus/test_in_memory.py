@@ -22,8 +22,7 @@ from attractor.errors import InputError
 from attractor.tasks.text import Text, load_corpus
 
 DOCUMENTS = [f"document {i} says é 日本 and\nends" + "." * i for i in range(40)]
-
-
+CUT, ZST = zstd(as_lines(DOCUMENTS))[:-5], ("a.zst", "a.jsonl.zst")
 PLAIN = FILES.keys() - {"a.parquet", "a.arrow"}
 COMPRESSED = {f"{name}{suffix}" for name in PLAIN for suffix in compression.SUFFIXES}
 
@@ -105,6 +104,8 @@ def test_numbers_in_cells_are_no_strings(tmp_path: Path) -> None:
         ("a.txt", "text".encode("utf-16"), "a byte at offset 0 that is not UTF-8; .* iconv -f utf-16"),
         ("a.txt.gz", gzip.compress(b"ab\xe2\x82", mtime=0), "a byte at offset 2 that is not UTF-8"),
         ("a.txt.gz", gzip.compress(b"text" * 99, mtime=0)[:-9], "gzip file must be whole"),
+        *((name, CUT, r"zst file must be whole, but '.*' is not \(Truncated compressed stream\)") for name in ZST),
+        *((name, b"no zst", "zst file must be whole") for name in ZST),
         ("a.json", b'[{"text": "x"}]', r"json file must hold one object in each line, but .* run: jq -c"),
         ("a.json", b'{\n  "text": "x"}', "json file must hold one object in each line"),
     ],
@@ -125,9 +126,7 @@ def test_a_file_without_text_is_refused_in_one_line(tmp_path: Path, name: str, c
             "half a surrogate pair at character 2 of column 'text'; mend or remove"),  # which is no matter of encoding
     ],
 )  # fmt: skip
-def test_a_table_that_cannot_be_read_is_refused_as_a_stream_too(
-    tmp_path: Path, name: str, content: bytes, message: str
-) -> None:
+def test_unreadable_tables_are_refused_as_streams_too(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message) as said:
         list(documents(open_source(tmp_path / name), max_bad=0))
@@ -184,21 +183,8 @@ def test_without_a_column_a_configuration_is_stored_as_before() -> None:
     assert Text.from_dict({k: v for k, v in named.to_dict().items() if k != "kind"}) == named
 
 
-@pytest.mark.parametrize("name", ["a.zst", "a.jsonl.zst"])
-def test_a_zst_file_that_was_cut_off_is_refused(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.write_bytes(zstd(as_lines(DOCUMENTS))[:-5])
-    with pytest.raises(InputError, match=r"zst file must be whole, but '.*' is not \(Truncated compressed stream\)"):
-        documents_at(path)
-    path.write_bytes(b"no zst")
-    with pytest.raises(InputError, match="zst file must be whole"):
-        documents_at(path)
-
-
 @pytest.mark.parametrize("name", ["a.jsonl.zst", "a.parquet"])
-def test_a_missing_package_is_named_with_the_extra_that_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     (tmp_path / name).write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"package 'pyarrow' must be installed .* pip install -e '..text.'"):
@@ -206,9 +192,7 @@ def test_a_missing_package_is_named_with_the_extra_that_has_it(
 
 
 @pytest.mark.parametrize("suffix", compression.SUFFIXES)
-def test_a_file_that_decompresses_beyond_memory_is_refused_early(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
-) -> None:
+def test_a_file_that_unpacks_too_far_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
     """Criterion: a few kilobytes decompress to 64 MiB, of which only the beginning is ever in memory."""
     monkeypatch.setattr(in_memory, "MEMORY_SHARE", 1 << 60)
     content = io.BytesIO(b" " * (1 << 26))

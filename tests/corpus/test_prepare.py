@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -70,19 +71,9 @@ def test_a_preparation_interrupted_at_any_step_ends_bit_for_bit_the_same(
 ) -> None:
     """Every third attempt commits nothing, so that the next one finds files longer than the committed part."""
 
-    def wanted(name: str, workers: int) -> Preparation:
-        return Preparation(
-            str(source),
-            tmp_path / name,
-            tokenizer,
-            max_tokens=9000,
-            drop_duplicates=drop_duplicates,
-            shard_tokens=2000,
-            workers=workers,
-            max_bad=0.05,
-        )
-
-    prepare(wanted("whole", 3))
+    options: dict[str, Any] = {"max_tokens": 9000, "shard_tokens": 2000, "max_bad": 0.05}
+    whole = Preparation(str(source), tmp_path / "whole", tokenizer, drop_duplicates=drop_duplicates, **options)
+    prepare(replace(whole, workers=3))
     monkeypatch.setattr(tokenise, "BLOCK_RECORDS", 2)
     n_stops = 0
     reached: set[str] = set()
@@ -90,7 +81,7 @@ def test_a_preparation_interrupted_at_any_step_ends_bit_for_bit_the_same(
         monkeypatch.setattr(module, "COMMIT_SECONDS", 1e9 if attempt % 3 == 2 else 0.0)
         stop = StopAfter(attempt % 5, reached)
         try:
-            prepare(wanted("stopped", 1), stop)
+            prepare(replace(whole, out=tmp_path / "stopped", workers=1), stop)
             break
         except KeyboardInterrupt:
             n_stops += 1
@@ -164,12 +155,8 @@ def begun(source: Path, out: Path) -> Preparation:
     """Interrupt a preparation, and return its options."""
     wanted = Preparation(str(source), out, max_bad=0.05)
     with pytest.raises(KeyboardInterrupt):
-        prepare(wanted, interrupted)
+        prepare(wanted, StopAfter(0, set()))
     return wanted
-
-
-def interrupted(progress: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_the_temporary_manifest_of_a_killed_process_is_removed(source: Path, tmp_path: Path) -> None:
@@ -184,9 +171,7 @@ def test_the_temporary_manifest_of_a_killed_process_is_removed(source: Path, tmp
 
 
 @pytest.mark.parametrize("name", ["train.tokens", "valid.documents", "progress.json"])
-def test_a_work_file_that_was_damaged_is_refused(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_damaged_work_is_refused(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(module, "COMMIT_SECONDS", -1.0)
     wanted = begun(source, tmp_path / "out")
     damaged = tmp_path / "out" / WORK / name
@@ -212,9 +197,7 @@ def test_a_damaged_plan_is_refused(source: Path, tmp_path: Path, plan: str) -> N
         prepare(Preparation(str(source), tmp_path / "out", max_bad=0.05))
 
 
-def test_a_second_process_may_remove_the_work_folder_of_a_finished_preparation(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_process_may_remove_the_work(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second process finds the manifest of the first, and is faster to remove the folder of their work."""
     wanted = Preparation(str(source), tmp_path / "out", max_bad=0.05)
     write = module.write_json
@@ -305,9 +288,7 @@ def test_a_single_text_holds_out_its_tail_though_it_is_read_in_parts(
     assert len(valid) / len(whole) == pytest.approx(share, abs=0.01)
 
 
-def test_long_texts_are_split_by_a_boundary_that_leaves_no_side_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_boundary_between_long_texts_leaves_no_side_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PEEKED_BYTES", 1000)
     texts = [each for each in (text(seed) for seed in range(20)) if place(each.encode()) > 0.1]
     corpus = prepare(Preparation(str(write_jsonl(tmp_path / "a.jsonl", texts)), tmp_path / "out"))

@@ -177,6 +177,9 @@ def test_unsupported_uses_of_caches_are_refused() -> None:
     assert isinstance(arguments[CACHE_NAME], AttractorCache)
     with pytest.raises(InputError, match=rf"{CACHE_NAME} must be a cache of this model, got DynamicCache.*leave it"):
         model(PROMPT, past_key_values=transformers.DynamicCache(), use_cache=True)
+    of_another = AttractorForCausalLM.of(CONFIGS["standard"].replace(n_layers=1).build(0))
+    with pytest.raises(InputError, match=rf"^{CACHE_NAME} must be a cache of this model, got one of another model"):
+        of_another(PROMPT, **{CACHE_NAME: model(PROMPT, use_cache=True)[CACHE_NAME]}, use_cache=True)
     past = model(PROMPT, use_cache=True)[CACHE_NAME]
     with pytest.raises(InputError, match=f"past_key_values and cache must not .* together.*; give {CACHE_NAME} alone"):
         model(PROMPT, past_key_values=past, cache=past)

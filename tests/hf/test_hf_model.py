@@ -16,7 +16,6 @@ from attractor.attention import PRESETS
 from attractor.attention.hooks import capture
 from attractor.errors import InputError
 from attractor.hf.auto_classes import AttractorForCausalLM, AttractorForSequenceClassification
-from attractor.hf.cache import CACHE_NAME
 from attractor.hf.config import AttractorConfig
 from attractor.models import FastSlowConfig, TransformerConfig
 from attractor.models.language_model import LanguageModel
@@ -55,8 +54,9 @@ def test_a_saved_and_loaded_model_is_the_same(name: str, tmp_path: Path) -> None
     assert not any(report.values())
     assert isinstance(back, AttractorForCausalLM)
     assert back.model.config == model.config
-    with torch.no_grad():
-        assert torch.equal(back(tokens()).logits, model(tokens())[0])
+    torch.testing.assert_close(back.model.state_dict(), model.state_dict(), rtol=0, atol=0)
+    with torch.no_grad():  # a product with a vector rounds by the place of the matrix in memory
+        torch.testing.assert_close(back(tokens()).logits, model(tokens())[0], rtol=0, atol=1e-5)
 
 
 def test_wrapping_a_model_copies_nothing_and_keeps_its_mode() -> None:
@@ -126,9 +126,8 @@ def test_hidden_states_and_attention_maps_are_returned_on_request(name: str) -> 
     out = around(tokens(), output_hidden_states=True, output_attentions=True)
     readout = around.model.readout
     assert torch.equal(torch.nn.functional.linear(out.hidden_states[-1], readout), out.logits)
-    assert torch.equal(
-        out.hidden_states[0], around.model.embedded(tokens(), around.model.placement(tokens(), None, None))
-    )
+    placement = around.model.placement(tokens(), None, None)
+    assert torch.equal(out.hidden_states[0], around.model.embedded(tokens(), placement))
     assert len(out.hidden_states) == 3  # of two blocks; those of `fast-slow` are one and a round of one
     assert all(state.shape == (2, 9, 32) for state in out.hidden_states)
     assert torch.equal(around.base_model(tokens()).last_hidden_state, out.hidden_states[-1])
@@ -232,9 +231,7 @@ def test_models_without_the_required_fields_are_refused() -> None:
         AttractorForSequenceClassification.of(plain().build(0))
     with pytest.raises(InputError, match=r"model must be one of attractor.models for .*, got TransformerConfig; build"):
         AttractorForCausalLM.of(cast(Any, plain()))
-    llama = transformers.LlamaConfig(
-        vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1
-    )
+    llama = transformers.LlamaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
     with pytest.raises(InputError, match=r"of, got LlamaForCausalLM; .* attractor.hf.import_model"):
         AttractorForCausalLM.of(cast(Any, transformers.LlamaForCausalLM(llama)))
     with pytest.raises(InputError, match=r"attention_mask must be B S with 0 at padding.*got \(2, 4\)"):
@@ -251,10 +248,3 @@ def test_a_mask_decides_on_packed_rows_whatever_it_holds() -> None:
         padded = torch.tensor([[1] * 8, [0] + [1] * 7])
         beside = model(tokens.repeat(2, 1), attention_mask=padded, position_ids=again.repeat(2, 1)).logits[:1]
     torch.testing.assert_close(alone, beside)
-
-
-def test_a_cache_of_another_attractor_model_is_named() -> None:
-    small, large = (AttractorForCausalLM.of(TransformerConfig(**SMALL | {"n_layers": n}).build(0)) for n in (1, 2))
-    tokens = torch.arange(4)[None]
-    with pytest.raises(InputError, match=rf"^{CACHE_NAME} must be a cache of this model, got one of another model"):
-        small(tokens, **{CACHE_NAME: large(tokens, use_cache=True)[CACHE_NAME]}, use_cache=True)

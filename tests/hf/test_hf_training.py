@@ -77,9 +77,7 @@ def test_parts_of_a_batch_add_up_to_the_whole(name: str) -> None:
         part.backward()
         total += part.detach()
     torch.testing.assert_close(total, loss.detach(), rtol=1e-5, atol=1e-6)
-    other = gradients(parts)
-    for key, gradient in gradients(whole).items():
-        torch.testing.assert_close(other[key], gradient, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(gradients(parts), gradients(whole), rtol=1e-4, atol=1e-6)
 
 
 def test_a_part_without_scored_positions_has_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,8 +139,7 @@ def test_the_trainer_accumulates_gradients(tmp_path: Path) -> None:
         run = trainer(around("standard"), tmp_path, 3, **cut, **plain)
         run.train()
         ends.append(weights(run.model))
-    for key, value in ends[0].items():
-        torch.testing.assert_close(value, ends[1][key], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)
 
 
 class Interrupt(transformers.TrainerCallback):

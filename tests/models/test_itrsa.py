@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attractor.attention.presets import preset
-from attractor.errors import InputError
 from attractor.models import ItrSA, ItrSAConfig, PreNormItrSA, PreNormItrSAConfig
 from attractor.tasks.sudoku import generate
 
@@ -103,11 +102,6 @@ def test_orthogonal_values_and_energies_run_in_half_precision() -> None:
     orthogonal = preset("standard").replace(orthogonal_values=True)
     for model in (built(attention=orthogonal), built(energy="multi")):
         assert model.bfloat16()(boards())[0].isfinite().all()
-
-
-def test_decayed_attention_on_a_rotated_grid_is_refused() -> None:
-    with pytest.raises(InputError, match=r"positions must be learned, rope or grid .* whose values hold a decay"):
-        built(attention="decay", positions="grid-rope")
 
 
 @pytest.mark.parametrize("changes", [{}, {"eta": 0.3}, {"positions": "grid"}, {"inject": False, "blank": None}])

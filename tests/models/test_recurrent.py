@@ -2,7 +2,8 @@
 
 import copy
 import json
-from itertools import pairwise
+from collections.abc import Callable
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -91,16 +92,15 @@ def test_the_number_of_iterations_is_that_of_the_config_by_default(name: str) ->
 
 def test_a_count_of_iterations_below_one_is_refused() -> None:
     model = built("itrsa")
-    for refused in (0, -1, 2.5):
-        message = "n_iterations must be an integer of at least 1"
-        with pytest.raises(InputError, match=message):
-            CONFIGS["itrsa"].replace(n_iterations=refused)
-        with pytest.raises(InputError, match=message):
-            model(boards(), n_iterations=refused)
-        with pytest.raises(InputError, match=message):
-            list(model.states(boards(), n_iterations=refused))
-        with pytest.raises(InputError, match=message):
-            model.n_iterations = refused
+    attempts: list[Callable[[Any], object]] = [
+        lambda n: CONFIGS["itrsa"].replace(n_iterations=n),
+        lambda n: model(boards(), n_iterations=n),
+        lambda n: list(model.states(boards(), n_iterations=n)),
+        lambda n: setattr(model, "n_iterations", n),
+    ]
+    for attempt, refused in product(attempts, (0, -1, 2.5)):
+        with pytest.raises(InputError, match="n_iterations must be an integer of at least 1"):
+            attempt(refused)
     assert model.n_iterations == 5
 
 

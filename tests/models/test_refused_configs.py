@@ -127,6 +127,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("itrsa", {"positions": "grid", "max_seq_len": 12}, "max_seq_len must be the number of cells of a square board,"),
     ("itrsa", {"positions": "grid-rope", "causal": True}, "causal must be False under positions='grid-rope', got True"),
     ("itrsa", {"positions": "grid-rope", "d_model": 24}, "positions must be learned, rope or grid unless attention"),
+    ("itrsa", {"positions": "grid-rope", "attention": "decay"}, "positions must be learned, rope or grid for att"),
     ("itrsa", {"norms_per_block": 4}, "norms_per_block must be 2 for a model of family 'itrsa', got 4"),
     ("itrsa", {"blank": 0.5}, "blank must be a token below vocab_size=10, or None, got 0.5"),
     ("energy", {"attention": "gated"}, "attention must be 'standard', unchanged, under energy, got 'gated'"),

@@ -104,8 +104,8 @@ CASES = [*product(PRESETS, ["text"]), *product(sorted(REPRESENTATIVES), ["recall
 def test_stacked_runs_are_those_of_the_ordinary_loop(
     attention: str, task: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Criterion: over 50 steps every record, the weights and the optimizer's state agree, for every mechanism with text, and
-    for every class of every stage with recall; over 12 under the delta rule."""
+    """Criterion: over 50 steps every record, the weights and the optimizer's state agree, for every mechanism with
+    text, and for every class of every stage with recall; over 12 under the delta rule."""
     config = request.getfixturevalue(task).replace(attention=attention)
     if attention == "gated-deltanet":  # with heads of width 4, rounding grows a thousandfold in 14 steps (LOG.md)
         config = config.replace(n_steps=12, eval_every=6)

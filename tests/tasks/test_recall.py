@@ -191,9 +191,6 @@ def test_validation_is_the_same_for_every_seed_and_batch_size_and_separate_from_
     training = [task.train_batch(0, 48).inputs for task in tasks]
     fixed = Recall(n_examples=48).build(64, 0).train_batch(0, 48).inputs
     assert len(np.unique(np.concatenate([held_out[0], *training, fixed]), axis=0)) == 4 * 48
-
-
-def test_all_of_validation_is_a_fixed_number_of_sequences() -> None:
     assert sum(len(batch.inputs) for batch in Recall().build(64, 0).valid_batches(128)) == N_VALID
 
 

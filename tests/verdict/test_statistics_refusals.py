@@ -21,12 +21,16 @@ from attractor.verdict import (
     spread_ratio,
     summary,
 )
+from attractor.verdict.judge import judge_observations
+from attractor.verdict.observations import Observations, ObservedRun
 from attractor.verdict.sequential_rows import SequentialRows
 
 SAMPLE = [1.0, 2.0, 3.0, 5.0, 8.0]
 CONFIDENCE = r"level must lie between 0 and 1: .*; it is a confidence here: 0\.95, not 95"
 MARGIN = "margin must be a number above zero"
 LADDER = {budget: [3.0 - 0.08 * math.log(budget)] * 4 for budget in (0.5, 1.0, 2.0)}
+TABLE = Observations({row: dict.fromkeys((0, 1), ObservedRun(1.0)) for row in ("baseline", "row")}, "val_loss")
+ONE_ROW = Observations({"only": TABLE.rows["row"]}, "val_loss")
 RISING = "looks must be rising numbers of pairs from 2 up that end with 8"
 
 
@@ -58,6 +62,14 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     (Sequential(0.05, 0.1, 2).look, ([0.1, 0.2, 0.3],), {}, "plan for more pairs"),
     (Sequential(0.05, 0.1, 2).look, ([],), {}, "at least one value"),
     *((rows, (), wrong, "must") for wrong in ({"margin": math.nan}, {"margin": -1.0}, {"alpha": 1.9}, {"n_max": 1})),
+    (judge_observations, (Observations({}, "val_loss"),), {}, "the table must have at least one run"),
+    (judge_observations, (ONE_ROW,), {}, "a comparison needs a second row"),
+    (judge_observations, (TABLE,), {"baseline": "bas"}, "unknown row for the baseline 'bas'; did you mean 'baseline'"),
+    (judge_observations, (TABLE,), {"margin": 0.0}, MARGIN),
+    (judge_observations, (TABLE,), {"tried": 0}, "tried must be at least 1"),
+    (judge_observations, (TABLE,), {"looks": (4, 2)}, "looks must be rising numbers of pairs"),
+    (judge_observations, (TABLE,), {"against": math.nan}, "against must be a finite number"),
+    (judge_observations, (TABLE,), {"level": 5}, "level must be a confidence between 0.5 and 1"),
     (effective_speedup, ({}, [3.0]), {}, "ladder must be .* as for budgets 0.5, 1 and 2"),
     (effective_speedup, ({1.0: [3.0], 2.0: [2.9]}, [3.0]), {}, "ladder must be"),
     (effective_speedup, ({0.5: [3.1], 2.0: [2.9]}, [3.0]), {}, "ladder must be"),

@@ -16,6 +16,7 @@ from attractor.tasks.sudoku import generate, show, solve
 from attractor.tasks.sudoku.formats import parse
 from in_process import Command, assert_refused
 
+Trained = Callable[[str], Path]
 PUZZLE = "1.....2..3.....4"
 NINE = "..38.2..664..731....5..4...5.........7....2..234...9.78..4......21..97.........5."
 
@@ -31,7 +32,7 @@ def test_search_solves_a_board_given_as_text_or_as_a_file(attractor: Command, tm
         assert attractor("solve", path, "--exact") == (0, solution + "\n", "")
 
 
-def test_a_model_solves_a_board_and_its_solution_is_judged(attractor: Command, trained: Callable[[str], Path]) -> None:
+def test_a_model_solves_a_board_and_its_solution_is_judged(attractor: Command, trained: Trained) -> None:
     run = str(trained("itrsa"))
     asked = ("solve", PUZZLE, "--run", run, "--n-iterations=6", "--votes=3", "--device=cpu")
     code, out, err = attractor(*asked)
@@ -44,9 +45,7 @@ def test_a_model_solves_a_board_and_its_solution_is_judged(attractor: Command, t
     assert attractor(*asked)[1] == out
 
 
-def test_an_evaluation_prints_its_table_and_is_stored(
-    attractor: Command, trained: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_an_evaluation_prints_its_table_and_is_stored(attractor: Command, trained: Trained, tmp_path: Path) -> None:
     asked = ("--n-iterations", "1", "4", "--votes=2", "--device=cpu", "--out=kept")
     code, out, _ = attractor("evaluate", str(trained("akorn")), *asked)
     assert code == 0
@@ -58,10 +57,7 @@ def test_an_evaluation_prints_its_table_and_is_stored(
 
 WRONG = {
     "too long for the name of a file": (["solve", "." * 256, "--exact"], "board must have exactly one solution"),
-    "several boards": (
-        ["solve", "two.txt", "--exact"],
-        "puzzle must be one board, of which 'two.txt' has more, got 2; give",
-    ),
+    "several boards": (["solve", "two.txt", "--exact"], "puzzle must be one board, of which 'two.txt' has more, got 2"),
     "seed": (["solve", PUZZLE, "--run=RUN", "--votes=2", "--seed=-1"], "seed must be at least 0, got -1"),
     "size": (["solve", NINE, "--run=RUN"], "puzzle must be 4 x 4 for this run, got 9 x 9; give a run trained with"),
     "family": (["solve", PUZZLE, "--run=TRANSFORMER"], "model must be recurrent"),
@@ -71,9 +67,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("arguments", "part"), WRONG.values(), ids=WRONG)
-def test_wrong_arguments_are_refused_in_one_line(
-    attractor: Command, trained: Callable[[str], Path], arguments: list[str], part: str
-) -> None:
+def test_bad_input_is_refused_in_a_line(attractor: Command, trained: Trained, arguments: list[str], part: str) -> None:
     Path("two.txt").write_text(f"{PUZZLE}\n{PUZZLE}\n")
     places = {"RUN": trained("itrsa"), "TRANSFORMER": trained("transformer")}
     for name, path in places.items():
@@ -104,9 +98,8 @@ def test_the_verdict_is_that_of_the_search() -> None:
     assert verdict(wrong, board, solution) == "wrong: 2 of 12 blanks differ from the solution, 4 units violated"
     left = solution.copy()
     left[0, 1] = 0
-    assert verdict(left, board, solution) == (
-        "wrong: 1 of 12 blanks differ from the solution, 0 units violated, 1 blank left"
-    )
+    said = "wrong: 1 of 12 blanks differ from the solution, 0 units violated, 1 blank left"
+    assert verdict(left, board, solution) == said
 
 
 @pytest.mark.parametrize("size", [4, 9])

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from attractor.errors import InputError
 from attractor.evaluate import boards as solving
-from attractor.models import ItrSAConfig
 from attractor.models.recurrent import RecurrentModel
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -24,12 +22,6 @@ def test_a_trajectory_holds_the_answer_after_each_number_of_iterations(model: Re
     assert (trajectory.grids[:, ~blank] == puzzles[~blank]).all()
     assert np.array_equal(answer.grids, trajectory.grids[-1])
     np.testing.assert_allclose(answer.energies[:, 0], trajectory.energies[:-1].sum(axis=0), rtol=1e-12)
-
-
-def test_boards_of_another_size_than_the_models_are_refused() -> None:
-    model = ItrSAConfig(d_model=16, n_heads=2, d_ff=16, positions="grid", max_seq_len=81).build(seed=0).eval()
-    with pytest.raises(InputError, match="seq_len must be max_seq_len=81 under positions='grid', got 16"):
-        solving.solve(model, np.zeros((1, 4, 4), int), 2)
 
 
 def test_changed_cells_and_violated_rules_are_counted(boards: Pair) -> None:

@@ -107,6 +107,7 @@ def test_numbers_of_numpy_are_numbers(itrsa: RecurrentModel, boards: Pair) -> No
 
 def test_impossible_requests_are_refused(itrsa: RecurrentModel, transformer: LanguageModel, boards: Pair) -> None:
     puzzles = boards[0]
+    of_nine = ItrSAConfig(d_model=16, n_heads=2, d_ff=16, positions="grid", max_seq_len=81).build(seed=0).eval()
     standing = ItrSAConfig(vocab_size=5, d_model=16, n_heads=2, max_seq_len=16, blank=None).build(seed=0)
     for request, message in (
         (lambda: solving.solve(itrsa, puzzles, 0), "n_iterations must be an integer of at least 1, got 0"),
@@ -117,6 +118,7 @@ def test_impossible_requests_are_refused(itrsa: RecurrentModel, transformer: Lan
         (lambda: solving.solve(itrsa, puzzles[:0]), "boards must be at least one"),
         (lambda: solving.solve(transformer, puzzles), "model must be recurrent.*'transformer'; give an itrsa"),
         (lambda: solving.solve(itrsa, np.zeros((1, 9, 9), int)), "model must know 10 tokens.*vocab_size=5.*9 x 9"),
+        (lambda: solving.solve(of_nine, puzzles, 2), "seq_len must be max_seq_len=81 under positions='grid', got 16"),
         (lambda: solving.solve(standing, puzzles, n_votes=2), "n_votes must be 1 where no cell starts from noise"),
     ):
         with pytest.raises(InputError, match=message):

@@ -21,12 +21,7 @@ from tiers import fast_alone
 from tiny_causal import CHOICES, CPU, N_POSITIONS, TEXTS, bytes_causal, write_run, write_task
 from tiny_chat import CHAT, N_SPOKEN, TEMPLATE, write_chat
 
-PAIRS = [
-    ("3 squared is", " 9, and twice"),
-    ("3 squared is ", "9"),
-    ("", "who would have thought so?"),
-    ("".join(TEXTS[:3]), " who"),
-]
+PAIRS = [("3 squared is", " 9, and twice"), ("3 squared is ", "9"), ("", "who would have thought so?")]
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +114,7 @@ def test_log_likelihoods_are_those_of_the_other_adapter(both: Adapters) -> None:
         requests = asked("loglikelihood_rolling", *((text,) for text in SAID))
         expected = theirs.loglikelihood_rolling(requests, disable_tqdm=True)
         assert ours.loglikelihood_rolling(requests) == pytest.approx(expected, abs=1e-3, rel=1e-5)
-    pairs = asked("loglikelihood", *PAIRS[:3], ("<s>3 squared", "<|im_end|> 9"))
+    pairs = asked("loglikelihood", *PAIRS, ("<s>3 squared", "<|im_end|> 9"))
     answers = ours.loglikelihood(pairs), theirs.loglikelihood(pairs, disable_tqdm=True)
     for (log, greedy), (expected, is_greedy) in zip(*answers, strict=True):
         assert log == pytest.approx(expected, abs=1e-3)

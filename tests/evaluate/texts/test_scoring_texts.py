@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from attractor.corpus.in_memory import documents_at
+from attractor.corpus.prepare import Preparation, prepare
 from attractor.corpus.tokenizer import END_OF_TEXT
 from attractor.errors import InputError
 from attractor.evaluate.causal import Causal
@@ -86,8 +87,6 @@ def test_a_model_is_scored_on_the_held_out_part_of_its_own_corpus(tmp_path: Path
 
 
 def test_a_prepared_corpus_gives_back_its_texts(tmp_path: Path) -> None:
-    from attractor.corpus.prepare import Preparation, prepare
-
     source = tmp_path / "texts.txt"
     source.write_text("<|endoftext|>\n".join(TEXTS))
     prepare(Preparation(str(source), tmp_path / "corpus", tokenizer="bpe:300"))
@@ -100,8 +99,6 @@ def test_a_prepared_corpus_gives_back_its_texts(tmp_path: Path) -> None:
 
 
 def test_a_file_among_those_of_a_prepared_corpus_is_said_to_be_one(tmp_path: Path) -> None:
-    from attractor.corpus.prepare import Preparation, prepare
-
     folder = tmp_path / "texts"
     folder.mkdir()
     for name in ("a.txt", "b.txt"):
@@ -120,18 +117,6 @@ def test_missing_texts_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=said):
             texts_on(name)
-
-
-def test_the_column_of_a_table_is_that_of_the_training(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    rows = [{"title": f"title {i}", "body": f"body {i}"} for i in range(60)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    held_out = texts_on(str(path), trained_on=[Text(str(path), "body")])
-    assert held_out.held_out
-    assert 0 < len(held_out.documents) < 60
-    assert all(text.startswith(b"body") for _, text in held_out.documents)
-    titles = texts_on(str(path), column="title")
-    assert [text.decode() for _, text in titles.documents] == [row["title"] for row in rows]
 
 
 def test_the_data_of_a_run_are_known_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,8 +139,9 @@ def test_the_data_of_a_run_are_known_from_everywhere(tmp_path: Path, monkeypatch
     assert not texts_on("../renamed").held_out
 
 
-@pytest.mark.parametrize("column", ["title,body", "title"])
-def test_rows_that_were_trained_on_are_left_out_whichever_column_is_scored(tmp_path: Path, column: str) -> None:
+@pytest.mark.parametrize(("column", "begin"), [(None, b"body"), ("title", b"title"), ("title,body", b"title")])
+def test_trained_rows_are_left_out_whichever_column_is_scored(tmp_path: Path, column: str | None, begin: bytes) -> None:
+    """Criterion: without a column that of the training is scored; without a training all rows are."""
     path = tmp_path / "a.jsonl"
     rows = [{"title": f"title {i}", "body": f"body {i}"} for i in range(60)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -163,7 +149,11 @@ def test_rows_that_were_trained_on_are_left_out_whichever_column_is_scored(tmp_p
     unseen = bytes(token if token < 256 else 10 for token in load_corpus(str(path), "body").valid[:]).split(b"\n")
     numbers = {int(text.split()[-1]) for text in unseen}
     assert found.held_out
+    assert all(text.startswith(begin) for _, text in found.documents)
     assert {int(text.split()[1]) for _, text in found.documents} == numbers
+    assert 0 < len(numbers) < 60
+    titles = texts_on(str(path), column="title")
+    assert [text.decode() for _, text in titles.documents] == [row["title"] for row in rows]
 
 
 def test_an_infinite_loss_has_an_infinite_perplexity() -> None:
