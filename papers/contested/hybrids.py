@@ -6,8 +6,8 @@ value stands more than 8 W tokens before its query, and the windows and convolut
 4 (W - 1 + 3) tokens back. The slow path attends to means of four tokens.
 
 The laptop scale is as narrow as a pilot on another seed allowed: one full layer beside three windows of 4 solved the
-task, with a gap of 5 W, in 2,400 steps at a rate of 2e-3. Without convolutions it still guessed among the values of its
-sequence then, and after 1,500 steps at width 64, at 1e-3 and 2e-3.
+task, with a gap of 5 W, in 2,400 steps at a rate of 2e-3. Without convolutions it still guessed then, as it did after
+1,500 steps at width 64, at 1e-3 and 2e-3.
 """
 
 from typing import Any

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from attractor.train.optimizer import build_optimizer
 from attractor.train.stacked import Stack, side_by_side
 from attractor.train.stacked_loop import StackedTraining
 from attractor.train.start import chosen_checkpoint
-from tiers import REPRESENTATIVES
+from tiers import fast_alone
 
 RUNTIME = Runtime(device="cpu", log_every=1, telemetry_every=20)
 # Batched products round differently, and AdamW divides small gradients by their own size.
@@ -94,18 +93,13 @@ def assert_same_run(one: Path, other: Path, config: TrainConfig) -> None:
         torch.testing.assert_close(moment["exp_avg"], others[key]["exp_avg"], atol=1e-4, rtol=1e-2)
 
 
-FAST = ("coupled-euler", "text")
-CASES = [*product(PRESETS, ["text"]), *product(sorted(REPRESENTATIVES), ["recall"])]
-
-
-@pytest.mark.parametrize(
-    ("attention", "task"), [FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES if case != FAST)]
-)
+@pytest.mark.parametrize("task", ["text", pytest.param("recall", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("attention", fast_alone(PRESETS, "coupled-euler"))
 def test_stacked_runs_are_those_of_the_ordinary_loop(
     attention: str, task: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Criterion: over 50 steps every record, the weights and the optimizer's state agree, for every mechanism with
-    text, and for every class of every stage with recall; over 12 under the delta rule."""
+    """Criterion: over 50 steps every record, the weights and the optimizer's state agree, for every mechanism; over 12
+    under the delta rule."""
     config = request.getfixturevalue(task).replace(attention=attention)
     if attention == "gated-deltanet":  # with heads of width 4, rounding grows a thousandfold in 14 steps (LOG.md)
         config = config.replace(n_steps=12, eval_every=6)
