@@ -18,7 +18,7 @@ from papers.jacobians.probes.iteration_maps import (
     N_TOKENS,
     after,
     iteration_maps_of_run,
-    norm_by_tokens,
+    norm_of,
     on_circle,
     random_map,
     skew_symmetric,
@@ -32,6 +32,7 @@ def found(base: TrainConfig) -> Iterator[dict[str, Any]]:
     """Measure shorter sequences, fewer heads and fewer steps than the probe does by default."""
     with pytest.MonkeyPatch.context() as patch:
         shorter = {"N_TOKENS": (8, 32), "MEASURED_AT": (0, 4), "HEADS": (1, 4), "HEADS_TOKENS": 8, "N_STEPS": 4}
+        shorter |= {"STEP_SIZES": (1.0, 256.0, 1024.0), "STEPS_TOKENS": 8}
         for name, value in shorter.items():
             patch.setattr(probe, name, value)
         probe.iteration_maps.cache_clear()
@@ -51,9 +52,9 @@ def test_attention_of_the_maps_is_not_uniform(found: dict[str, Any]) -> None:
     by_gain = [found["tokens"][f"gain-{gain:g}"]["unit"] for gain in GAINS]
     entropies = [of["mean_entropy"] for of in by_gain]
     assert 0.95 > entropies[0] > entropies[1] > entropies[2] > 0
-    for part, measure in (("tokens", "norm"), ("heads", "exponent")):
+    for part, measure in (("tokens", "norm"), ("steps", "norm"), ("heads", "exponent")):
         for of in found[part].values():
-            for columns in of.values() if part == "tokens" else [of]:
+            for columns in of.values() if measure == "norm" else [of]:
                 assert columns["entropy"].keys() == columns[measure].keys()
                 assert columns["mean_entropy"] == pytest.approx(
                     sum(columns["entropy"].values()) / len(columns[measure])
@@ -74,11 +75,19 @@ def test_a_norm_holds_the_jacobian_down_and_sharp_attention_makes_it_grow(found:
     assert min(sharp["norm"].values()) > max(gentle["unit"]["norm"].values())
 
 
+def test_under_a_norm_the_jacobian_has_a_limit_as_steps_grow(found: dict[str, Any]) -> None:
+    """Criterion: Norm(x + eta y) tends to Norm(y), so |J| tends to a limit; without the norm it grows as eta."""
+    unit, none = (found["steps"]["gain-1"][norm] for norm in ("unit", "none"))
+    assert unit["norm"]["1024"] == pytest.approx(unit["norm"]["256"], rel=0.02)
+    assert none["norm"]["1024"] == pytest.approx(4 * none["norm"]["256"], rel=0.02)
+    assert unit["largest"] == max(unit["norm"].values()) < 4
+
+
 def test_the_norm_is_that_of_the_whole_jacobian() -> None:
     """Criterion: it is the geometric mean over the states of the dense Jacobian's norm."""
     step, x = random_map(N_TOKENS[0], 4, "unit", 2.0, seed=1)
     logs = [torch.linalg.matrix_norm(jacobian(step, after(step, x, t)), 2).log() for t in probe.MEASURED_AT]
-    measured = norm_by_tokens(N_TOKENS[0], "unit", 2.0, seed=1)
+    measured = norm_of(random_map(N_TOKENS[0], probe.N_HEADS, "unit", 2.0, seed=1), probe.MEASURED_AT)
     assert measured.value == pytest.approx(float(torch.stack(logs).mean().exp()), rel=1e-3)
     assert 0 < measured.entropy < 0.95
 
@@ -86,7 +95,7 @@ def test_the_norm_is_that_of_the_whole_jacobian() -> None:
 def test_without_a_norm_rounding_makes_no_ties_of_logits() -> None:
     """Criterion: logits of 1e18 differ by far more than 1, so attention is one token and |J| that of two matrices. In
     fp32 some are equal by rounding, and |J| is 2e6."""
-    assert 10 < norm_by_tokens(8, "none", 4.0, seed=0).value < 1e3
+    assert 10 < norm_of(random_map(8, probe.N_HEADS, "none", 4.0, seed=0), probe.MEASURED_AT).value < 1e3
 
 
 def test_random_maps_of_a_seed_differ_only_as_requested() -> None:

@@ -2,17 +2,18 @@
 
 The model of a run takes no part in this; only the run's seed does.
 
-    random      x <- Norm(x + c + MSA(x)),  weights Gaussian of variance gain^2 / D, rows of c unit vectors (1)
+    random      x <- Norm(x + eta (c + MSA(x))),  weights Gaussian of variance gain^2 / D, rows of c unit vectors (1)
     turning     x <- Norm(x + eta A x),  A' = -A,  of variance 1 / n and so of |A| about 2                  (2)
 
 In (1) query and key matrices are larger by sqrt(D), as in a model whose rows have length 1: logits then have a standard
 deviation of about gain^2 at the start. Without the factor it is gain^2 / D, attention is a mean at any gain, and |J| is
 that of a mean. The entropy of attention stands beside every Jacobian: entropy / log T is 1 where attention is uniform.
 
-Two measures are taken of (1), from x = c and at gain 1, 2 and 4. One is |J| against the number of tokens T, with Norm
-x / |x| row by row ("unit") and without ("none"), as the geometric mean over x_0, x_4 and x_8. The other is the largest
-exponent of 16 steps against the number of heads, radial directions left out. Where all rows attend to one token,
-|softmax matrix| = sqrt(T).
+Three measures are taken of (1), from x = c and at gain 1, 2 and 4. Two are |J| against the number of tokens T, and
+against the step size eta (1 elsewhere), with Norm x / |x| row by row ("unit") and without ("none"), as the geometric
+mean over x_0, x_4 and x_8; without Norm and against the step size at x_0 alone, since later states grow as eta^t. The
+third is the largest exponent of 16 steps against the number of heads, radial directions left out. Where all rows attend
+to one token, |softmax matrix| = sqrt(T).
 
 Of (2) the eigenvalues of the Jacobian are measured. Before the norm they are 1 + i eta omega, none inside the unit
 circle. A norm divides them by |x + eta A x| = sqrt(1 + eta^2 |A x|^2), where |x| = 1. This is less than
@@ -24,6 +25,7 @@ have a sphere for each row, that is for each token, and there some eigenvalues m
 
     tokens       `gain-1`, `gain-2`, `gain-4`, each with `unit` and `none`: `norm` and `entropy` by number of tokens;
                  `growth`, which is d log |J| / d log T; `mean_entropy` over the numbers of tokens
+    steps        `gain-1`, `gain-2`, `gain-4`, each with `unit` and `none`: `norm` and `entropy` by step size; `largest`
     heads        `gain-1`, `gain-2`, `gain-4`: `exponent` and `entropy` by number of heads; `rise` of the exponent for
                  each doubling of the heads; `mean_entropy`
     turning      `before`, and under `one` sphere and under one for each of the `rows`: `start` and `later`, each with
@@ -33,7 +35,7 @@ Jacobians: arXiv 2505.19458, section 5.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -54,6 +56,7 @@ GAINS = (1.0, 2.0, 4.0)
 N_TOKENS = (8, 32, 128)
 MEASURED_AT = (0, 4, 8)
 HEADS, HEADS_TOKENS = (1, 4, 16), 16
+STEP_SIZES, STEPS_TOKENS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0), 32
 N_STEPS = 16
 N_TURNING, N_COLUMNS, ETA, MUCH_LATER = 32, 8, 1.0, 256
 ROUNDING = 1e-9  # how far beyond the circle counts as outside
@@ -74,8 +77,9 @@ def iteration_maps_of_run(model: LanguageModel, config: TrainConfig) -> dict[str
 @torch.no_grad()
 def iteration_maps(seed: int) -> dict[str, Any]:
     return {
-        "tokens": {
-            f"gain-{gain:g}": {norm: by_tokens(norm, gain, seed) for norm in ("unit", "none")} for gain in GAINS
+        **{
+            name: {f"gain-{gain:g}": {norm: by(norm, gain, seed) for norm in ("unit", "none")} for gain in GAINS}
+            for name, by in (("tokens", by_tokens), ("steps", by_step_size))
         },
         "heads": {f"gain-{gain:g}": by_heads(gain, seed) for gain in GAINS},
         "turning": turning(seed),
@@ -85,13 +89,15 @@ def iteration_maps(seed: int) -> dict[str, Any]:
 # --- (1) ------------------------------------------------------------------------------------------------------------
 
 
-def random_map(n_tokens: int, n_heads: int, norm: str, gain: float, seed: int) -> StateMap:
+def random_map(n_tokens: int, n_heads: int, norm: str, gain: float, seed: int, eta: float = 1.0) -> StateMap:
     """Return (1) for one sequence and its start x = c, in fp64. All norms and numbers of heads share the same draws.
 
     Without a norm, states reach 1e10 and logits 1e20. In fp32 some logits are equal by rounding, and the softmax of
     equal logits has a derivative that the exact map lacks: |J| came out as 1e7 in place of 3e2.
     """
-    config = ItrSAConfig(d_model=D_MODEL, n_heads=n_heads, d_ff=D_MODEL, max_seq_len=n_tokens, norm=norm, blank=None)
+    config = ItrSAConfig(
+        d_model=D_MODEL, n_heads=n_heads, d_ff=D_MODEL, max_seq_len=n_tokens, norm=norm, blank=None, eta=eta
+    )
     model = config.build(seed).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -104,8 +110,15 @@ def random_map(n_tokens: int, n_heads: int, norm: str, gain: float, seed: int) -
 
 
 def by_tokens(norm: str, gain: float, seed: int) -> dict[str, Any]:
-    measured = {str(n): norm_by_tokens(n, norm, gain, seed) for n in N_TOKENS}
+    measured = {str(n): norm_of(random_map(n, N_HEADS, norm, gain, seed), MEASURED_AT) for n in N_TOKENS}
     return _columns("norm", measured) | {"growth": slope({n: m.value for n, m in measured.items()}, log=True)}
+
+
+def by_step_size(norm: str, gain: float, seed: int) -> dict[str, Any]:
+    maps = {eta: random_map(STEPS_TOKENS, N_HEADS, norm, gain, seed, eta) for eta in STEP_SIZES}
+    states = MEASURED_AT if norm == "unit" else MEASURED_AT[:1]
+    measured = {f"{eta:g}": norm_of(of_eta, states) for eta, of_eta in maps.items()}
+    return _columns("norm", measured) | {"largest": max(m.value for m in measured.values())}
 
 
 def by_heads(gain: float, seed: int) -> dict[str, Any]:
@@ -119,10 +132,10 @@ def _columns(name: str, measured: Mapping[str, MapMeasure]) -> dict[str, Any]:
     return {name: {n: m.value for n, m in measured.items()}, "entropy": entropies, "mean_entropy": mean_entropy}
 
 
-def norm_by_tokens(n_tokens: int, norm: str, gain: float, seed: int) -> MapMeasure:
-    """Return the geometric mean of |J| over the states MEASURED_AT, and the mean entropy there."""
-    step, x = random_map(n_tokens, N_HEADS, norm, gain, seed)
-    states = [after(step, x, t) for t in MEASURED_AT]
+def norm_of(state_map: StateMap, measured_at: Sequence[int]) -> MapMeasure:
+    """Return the geometric mean of |J| over the states after so many steps, and the mean entropy there."""
+    step, x = state_map
+    states = [after(step, x, t) for t in measured_at]
     norms = torch.stack([estimate_jacobian_norm(step, x, effort=Effort(1e-3, 40)).norm for x in states])
     return MapMeasure(float(norms.log().mean().exp()), _mean_entropy(step, states))
 

@@ -2,6 +2,7 @@
 
     L = scale (W_q x) . (W_k y),    dL = the part of the change of L that is linear in a step's change of the weights
     share = max over layers, heads and allowed pairs of  |dL| / (scale |x| |y| bound)                       (1)
+    second = the same of what the whole step changes beyond dL, of second order and higher
     bound = tau sum over the parts p of a head of  gain_p(W_0) |D_p|                                        (2)
 
 W_0 are the weights at the start of training, gain_p the product of the norms of the other parts (`control/quack.py`),
@@ -38,7 +39,7 @@ Weights = Mapping[str, Tensor]
 
 
 def lemma_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
-    """Return (1) for these weights and for those at the start.
+    """Return (1) for these weights, `second` with it, and (1) for the weights at the start.
 
     The result is empty where there is no bound: where logits do not scale with the weights, or where norms on latents
     leave no bound for all inputs."""
@@ -47,7 +48,8 @@ def lemma_of_run(model: LanguageModel, config: TrainConfig) -> dict[str, Any]:
         return {"lemma": {}}
     at_start, here = (Step(config, weights) for weights in (None, model.state_dict()))
     bounds = at_start.bounds()
-    return {"lemma": {"share": here.share(bounds), "at_start": at_start.share(bounds)}}
+    share, second = here.shares(bounds)
+    return {"lemma": {"share": share, "second": second, "at_start": at_start.shares(bounds)[0]}}
 
 
 class Step:
@@ -81,8 +83,8 @@ class Step:
         return bounds
 
     @torch.no_grad()
-    def share(self, bounds: Mapping[str, Tensor]) -> float:
-        """Return (1)."""
+    def shares(self, bounds: Mapping[str, Tensor]) -> tuple[float, float]:
+        """Return (1), and the same of the change beyond dL."""
         model = deepcopy(self.model).double().eval()
         model.load_state_dict(self.before, strict=False)
         views = known_heads(model)
@@ -94,20 +96,27 @@ class Step:
         model(self.tokens)
         for hook in hooks:
             hook.remove()
-        return max(self._share_of(view, inputs[view.name], bounds[view.name]) for view in views)
+        of_views = [self._shares_of(view, inputs[view.name], bounds[view.name]) for view in views]
+        first, beyond = torch.tensor(of_views).amax(0).tolist()
+        return first, beyond
 
-    def _share_of(self, view: QueryKeyHeads, inputs: tuple[Any, ...], bound: Tensor) -> float:
+    def _shares_of(self, view: QueryKeyHeads, inputs: tuple[Any, ...], bound: Tensor) -> tuple[float, float]:
         change = {name.removeprefix(f"{view.name}."): moved.double() for name, moved in self.change.items()}
-        logits = []
-        for shift in (SHIFT, -2 * SHIFT):
+        before = {name: parameter.clone() for name, parameter in view.module.named_parameters()}
+
+        def after(share: float) -> ScoreInputs:
             for name, parameter in view.module.named_parameters():
-                parameter.add_(change[name], alpha=shift)
-            scored = _scored(view, inputs)
-            logits.append(logits_of(scored)[0])  # H B T S, -inf where not allowed
-        slope = ((logits[0] - logits[1]) / (2 * SHIFT)).nan_to_num(0.0).abs()
+                parameter.copy_(before[name] + share * change[name])
+            return _scored(view, inputs)
+
+        # H B T S, -inf where not allowed
+        forth, back, whole, start = (logits_of(after(share))[0] for share in (SHIFT, -SHIFT, 1.0, 0.0))
+        slope = (forth - back) / (2 * SHIFT)
         lengths = inputs[0].norm(dim=-1)
-        pairs = lengths[:, :, None] * lengths[:, None, :]
-        return float((slope / (scored.scale * pairs) / bound.double().view(-1, 1, 1, 1)).max())
+        pairs = after(0.0).scale * lengths[:, :, None] * lengths[:, None, :]
+        changes = torch.stack((slope, whole - start - slope)).nan_to_num(0.0).abs()
+        first, beyond = (changes / pairs / bound.double().view(-1, 1, 1, 1)).flatten(1).amax(1).tolist()
+        return first, beyond
 
 
 def _scored(view: QueryKeyHeads, inputs: tuple[Any, ...]) -> ScoreInputs:
