@@ -15,7 +15,7 @@ from attractor.cli.console import answer, say
 from attractor.cli.options import Carrying, runtime_of
 from attractor.cli.parsing import refuse_file
 from attractor.cli.study_code import announce_code
-from attractor.console import print_line
+from attractor.console import print_line, waiting
 from attractor.errors import InputError, RunStopped
 from attractor.files.code import STUDIES, paper_around, papers_folder
 from attractor.train.config import Runtime
@@ -181,7 +181,9 @@ def print_chances(file: Path, design: "Design", console: Console) -> None:
     stored = [record for record in find_records([around]) if record.design.name == design.name]
     console.print()
     for claim, rule in rules.items():
-        print_line(console, f"{claim}: {what_it_can_decide(rule, design, stored)}")
+        with waiting(f"{claim}: judging simulated studies"):
+            decides = what_it_can_decide(rule, design, stored)
+        print_line(console, f"{claim}: {decides}")
 
 
 def study_list(args: StudyListArguments, console: Console) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from attractor.console import console_table, with_prefix
+from attractor.console import console_table, waiting, with_prefix
 from attractor.errors import InputError, require, require_known
 from attractor.files import remove_leftovers, set_aside, write_bytes, write_json
 from attractor.files.seals import checksum_of, read_sealed, write_sealed
@@ -208,7 +208,8 @@ def seconds_of_step(configs: Mapping[str, TrainConfig], folder: Path, part: str,
 def timed(row: str, config: TrainConfig, runtime: Runtime) -> RunCosts:
     """Return what a run of the row takes here, by its first steps."""
     try:
-        return calibrate(config, runtime)
+        with waiting(f"timing the first steps of row '{row}'"):
+            return calibrate(config, runtime)
     except CalibrationError as failed:
         raise InputError(f"row '{row}' must be timed, and its first steps failed: {failed}; mend the row") from failed
 
