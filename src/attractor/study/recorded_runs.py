@@ -35,9 +35,11 @@ def take_over(
             if not job.path.exists():
                 _write_run(job, identity, outcome, record.environments, again)
     if not recorded:
+        data = sorted({str(outcome.summary["data"]) for outcome in outcomes.values() if "data" in outcome.summary})
         raise InputError(
             f"from-record must hold runs of this study, and none of its {record.finished} runs has the configuration "
-            "and the data of a planned one; give the record of this study and scale, and prepare the same data"
+            "and the data of a planned one; give the record of this study and scale, and prepare the data of its runs"
+            f"{': ' if data else ''}{' or '.join(data)}"
         )
     n_finished = sum(job.finished for job in recorded)
     return n_finished, len(recorded) - n_finished
