@@ -40,7 +40,7 @@ def stable(row: str, than: str) -> Pair:
 
 def tuned(rule: Rule) -> AtScales:
     """Return a rule on QuacK, clipping or fixed rates for the scale at which tau, threshold and factor were tuned."""
-    return AtScales(rule, ("laptop",), "tau is untuned at this scale: a pilot of it would decide")
+    return AtScales(rule, ("laptop", "desk"), "tau is untuned at this scale: a pilot of it would decide")
 
 
 # Raising the rate helps the intervention without a tau: where it does not, the low rate is the optimum already.

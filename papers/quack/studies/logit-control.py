@@ -1,11 +1,11 @@
 """Which intervention keeps training stable at high learning rates? (QuacK, figures 2 and 4)
 
 Interventions on attention logits are compared at three learning rates, in MHA and in MLA. At the scales laptop and desk
-each has the tau, or the threshold, that studies/logit-control-grid.py found best at that rate on the scale laptop. At
-other scales it has a tau of 1 (QuacK), a factor of 0.1 (fixed rates), and a threshold of 30, or 100 at the scale paper
-(QK-clip). The paper's rates are 3e-4, 3e-3 and 3e-2. A column is named by its place, because a smaller model diverges
-at another rate. A non-finite step is skipped and the run continues, so divergence shows as a loss and not as a missing
-run.
+each has the tau, or the threshold, that studies/logit-control-grid.py found best at that scale and rate
+(`settings.py`). At other scales it has a tau of 1 (QuacK), a factor of 0.1 (fixed rates), and a threshold of 30, or 100
+at the scale paper (QK-clip). The paper's rates are 3e-4, 3e-3 and 3e-2. A column is named by its place, because a
+smaller model diverges at another rate. A non-finite step is skipped and the run continues, so divergence shows as a
+loss and not as a missing run.
 """
 
 from attractor.study import PERPLEXITY, Quantity, Scale, Study
