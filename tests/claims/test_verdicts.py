@@ -436,10 +436,14 @@ def test_an_unclear_verdict_names_the_pairs_that_would_decide():
     assert f"{pairs_needed(sd, 0.02, power=0.9, level=0.05)} pairs would show that there is none" in verdict.reason
 
 
-@pytest.mark.parametrize(("difference", "noise", "excluded"), [(0.03, 40, True), (-0.03, 60, False)])
-def test_an_unclear_verdict_says_whether_the_interval_excludes_the_effect(difference, noise, excluded):
-    """Criterion: no number of pairs is named that would show an excluded effect."""
-    verdict = LOWER.judge(two_rows(difference, noise=noise))
+@pytest.mark.parametrize(
+    ("difference", "noise", "n_tests", "excluded"),
+    [(0.03, 40, 1, True), (-0.03, 60, 1, False), (-0.3, 40, 10_000, False)],
+)
+def test_an_unclear_verdict_says_whether_the_interval_excludes_the_effect(difference, noise, n_tests, excluded):
+    """Criterion: no number of pairs is named that would show an excluded effect. A lead beyond the effect, which the
+    correction for many comparisons leaves open, excludes nothing."""
+    verdict = replace(LOWER, n_tests=n_tests).judge(two_rows(difference, noise=noise))
     assert (verdict.status, verdict.interval.low > LEAD.effect) == ("unclear", excluded)
     assert ("excludes the effect in question" in verdict.reason) is excluded
     assert ("would show the effect in question" in verdict.reason) is not excluded

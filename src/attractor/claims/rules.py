@@ -95,7 +95,7 @@ class Differs(OfPairs):
         tests = self.n_comparisons
         assert verdict.low is not None
         assert verdict.high is not None
-        excluded = not verdict.low <= pair.effect <= verdict.high
+        excluded = verdict.low > pair.effect if pair.effect < 0 else verdict.high < pair.effect  # as too large
         return replace(
             part,
             reason=f"not shown with {pairs}"
