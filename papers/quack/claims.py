@@ -39,7 +39,7 @@ def stable(row: str, than: str) -> Pair:
 
 
 def tuned(rule: Rule) -> AtScales:
-    """Return a rule on QuacK, clipping or fixed rates for the scale at which tau, threshold and factor were tuned."""
+    """Return a rule on QuacK, clipping or fixed rates for the scales at which tau, threshold and factor were tuned."""
     return AtScales(rule, ("laptop", "desk"), "tau is untuned at this scale: a pilot of it would decide")
 
 

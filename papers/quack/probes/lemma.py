@@ -104,16 +104,17 @@ class Step:
         change = {name.removeprefix(f"{view.name}."): moved.double() for name, moved in self.change.items()}
         before = {name: parameter.clone() for name, parameter in view.module.named_parameters()}
 
-        def after(share: float) -> ScoreInputs:
+        def after(share: float) -> Tensor:
             for name, parameter in view.module.named_parameters():
                 parameter.copy_(before[name] + share * change[name])
-            return _scored(view, inputs)
+            scored = _scored(view, inputs)
+            return logits_of(scored)[0] / scored.scale
 
-        # H B T S, -inf where not allowed
-        forth, back, whole, start = (logits_of(after(share))[0] for share in (SHIFT, -SHIFT, 1.0, 0.0))
+        # H B T S, -inf where not allowed; the last pass puts the weights back
+        forth, back, whole, start = map(after, (SHIFT, -SHIFT, 1.0, 0.0))
         slope = (forth - back) / (2 * SHIFT)
         lengths = inputs[0].norm(dim=-1)
-        pairs = after(0.0).scale * lengths[:, :, None] * lengths[:, None, :]
+        pairs = lengths[:, :, None] * lengths[:, None, :]
         changes = torch.stack((slope, whole - start - slope)).nan_to_num(0.0).abs()
         first, beyond = (changes / pairs / bound.double().view(-1, 1, 1, 1)).flatten(1).amax(1).tolist()
         return first, beyond
