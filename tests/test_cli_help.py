@@ -20,6 +20,7 @@ from attractor.cli.documentation_page import page
 from attractor.cli.help import COMMON, help_of_all, help_of_command, is_shown, start_of, value_of
 from attractor.cli.parsing import parse_command, refuse_unknown_options, with_settings
 from attractor.corpus.documents import CORPORA
+from attractor.errors import InputError
 from attractor.models import SIZES
 from attractor.study.compare import DEFAULT_PRESETS
 from attractor.tasks import KINDS
@@ -157,6 +158,15 @@ def test_the_values_in_the_help_are_those_of_the_run(line: str) -> None:
     assert checked >= 20
     assert start.task == config.task.kind
     assert start.family == config.model.family
+
+
+def test_none_unsets_a_number_that_the_recipe_has() -> None:
+    for word in ("None", "none"):
+        line = [f"--clip={word}", "--eval-batches", word]
+        config = parse_command(runs.TrainArguments, "train", line).configured()
+        assert (config.clip, config.eval_batches) == (None, None)
+    with pytest.raises(InputError, match="lr must be a number, got 'none'"):
+        parse_command(runs.TrainArguments, "train", ["--lr", "None"])
 
 
 @pytest.mark.parametrize("size", ["itrsa-prenorm", "tiny"])

@@ -289,6 +289,7 @@ report prepared
 report several
 claims NOPE => unknown claim 'NOPE'
 claims c1 => written in capitals
+check standard --d-model=30 => d_model must be divisible by n_heads=4, got 30; or give head_dim
 claims ./nope => check the path
 claims ./text.txt
 claims empty => holds none; see papers/

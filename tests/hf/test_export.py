@@ -17,7 +17,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
 
-from attractor.attention import PRESETS
+from attractor.attention import PRESETS, mechanism
 from attractor.cli.hugging_face import ExportArguments, export
 from attractor.corpus.tokenizer import ByteTokenizer
 from attractor.errors import InputError
@@ -31,6 +31,7 @@ from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks.text import Text
 from attractor.train.config import Runtime, TrainConfig
+from attractor.train.finished import finished_run
 from attractor.train.loop import train
 
 TINY: dict[str, Any] = {"vocab_size": 320, "d_model": 16, "n_heads": 4, "d_ff": 24, "max_seq_len": 48}
@@ -391,6 +392,38 @@ def test_an_export_is_pushed_with_what_the_card_must_say(
     with pytest.raises(InputError, match=r"you may write, got 'others/x': 403 Forbidden; log in .*'hf upload others/x"):
         exported(run, out=tmp_path / "kept", push="others/x")
     assert (tmp_path / "kept" / "model.safetensors").is_file()
+
+
+MINE = """
+from torch import nn
+
+class Mine(nn.Module):
+    def __init__(self, d_model, n_heads):
+        super().__init__()
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        return self.out(x.cumsum(1))
+"""
+
+
+def test_an_own_mechanism_is_exported_without_its_code_and_the_card_loads_it(
+    run: Path, exported: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(MINE)
+    config = TrainConfig.from_dict(RunFolder.open(run).config)
+    config = config.replace(model=TransformerConfig(**TINY, n_layers=1, attention=mechanism("mine.py:Mine")))
+    train(config, tmp_path / "own", Runtime(device="cpu"))
+    with pytest.raises(
+        InputError, match=r"attention must be of attractor's own stages.*'mine.py:Mine'; export with --no"
+    ):
+        exported(tmp_path / "own", out=Path("folder"), code="mine.py")
+    card = exported(tmp_path / "own", out=Path("folder"), code="mine.py", self_contained=False) / "README.md"
+    loaded: dict[str, Any] = {}
+    exec(card.read_text().partition("```python")[2].partition("```")[0], loaded)
+    expected = finished_run(tmp_path / "own", torch.device("cpu")).model(TOKENS)[0]
+    assert torch.equal(loaded["model"](TOKENS).logits, expected)
 
 
 def test_a_run_on_puzzles_is_exported_without_tokenizer(tmp_path: Path) -> None:

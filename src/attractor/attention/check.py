@@ -36,11 +36,11 @@ def check(named: Any, d_model: int = 32, n_heads: int = 4) -> list[Finding]:
     """Return what was found of a mechanism in a causal model, in the order of the table of `attractor check`."""
     mechanism = resolved(named)
     name = mechanism.name if isinstance(mechanism, Whole) else label_of(mechanism)
+    torch.manual_seed(0)
+    layer = build(mechanism, d_model, n_heads)
     refusal = _refusal(lambda: refuse_leaks(lambda: _OutputAlone(build(mechanism, d_model, n_heads)), name, d_model))
     if refusal is not None:
         return [Finding("sees the past alone", False, refusal)]
-    torch.manual_seed(0)
-    layer = build(mechanism, d_model, n_heads)
     n_parameters = sum(parameter.numel() for parameter in layer.parameters())
     return [
         Finding("B T D to B T D", True, f"{n_parameters:,} parameters at width {d_model} with {n_heads} heads"),

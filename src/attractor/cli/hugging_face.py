@@ -9,9 +9,11 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from attractor.cli.console import answer, say
-from attractor.cli.options import dtype_of
+from attractor.cli.options import OfRun, dtype_of
+from attractor.cli.study_code import define_mechanisms
 from attractor.errors import require
 from attractor.files import refuse_inhabited
+from attractor.files.code import name_in_code
 from attractor.runs.run_folder import RunFolder
 
 HF = "hf"  # the format that every model has
@@ -27,15 +29,13 @@ class ImportArguments:
 
 
 @dataclass(frozen=True)
-class ConvertArguments:
+class ConvertArguments(OfRun):
     model: Positional[Path]
     """run folder or Hugging Face folder"""
     attention: str
     """a coupled or gated mechanism; 'attractor list' shows all"""
     out: Path | None = None
     """run folder to write; by default runs/ and the names of model and mechanism"""
-    checkpoint: str = "best"
-    """checkpoint of a run: best or last"""
     seed: int = 0
     """seed of the new parameters"""
 
@@ -64,6 +64,7 @@ def convert(args: ConvertArguments, console: Console) -> None:
     """
     from attractor.hf.convert import convert_run
 
+    define_mechanisms(args.code, console)
     out = args.out or Path("runs") / f"{args.model.resolve().name}-{Path(args.attention).name}"
     print_result(console, convert_run(args.model, args.attention, out, args.checkpoint, args.seed))
 
@@ -77,7 +78,7 @@ def print_result(console: Console, run: RunFolder, corpus: str = "CORPUS") -> No
 
 
 @dataclass(frozen=True)
-class ExportArguments:
+class ExportArguments(OfRun):
     run: Positional[Path]
     """run folder"""
     to: str = HF
@@ -87,8 +88,6 @@ class ExportArguments:
     deepseek-v3, youtu or diffllama"""
     out: Path | None = None
     """new or empty folder; by default the format's name in the run folder"""
-    checkpoint: str = "best"
-    """checkpoint of the run: best or last"""
     precision: str | None = None
     """fp32, bf16 or fp16; by default fp32"""
     max_shard_size: str = "5GB"
@@ -125,6 +124,7 @@ def export(args: ExportArguments, console: Console) -> None:
     folder = RunFolder.open(args.run)
     out = args.out or args.run / args.to  # within the run, where no search for runs finds its config.json
     refuse_inhabited(out)
+    define_mechanisms(args.code, console)
     run = finished_run(args.run, torch.device("cpu"), args.checkpoint)
     tokenizer = tokenizer_to_export(folder, run.config)
     settings = saved_settings(folder.path)
@@ -137,6 +137,7 @@ def export(args: ExportArguments, console: Console) -> None:
         has_chat_template=settings is not None and settings.has_chat_template,
         self_contained=args.self_contained,
         is_foreign=architecture is not None,
+        own_code=tuple(map(name_in_code, run.model.config.own_code)),
         license=args.license,
         base_model=args.base_model,
         datasets=args.datasets,

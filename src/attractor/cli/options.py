@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from types import NoneType
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 
@@ -20,6 +21,7 @@ from attractor.train.memory import ProcessLayout
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MEASURED = DTYPES | {"fp64": torch.float64}  # for Jacobians
+NONE = Literal["none"]  # a number that a person unsets, where None itself says that the option is not given
 # fields whose options take the name of a configuration
 NAMES = ("attention", "attention_global", "slow_attention", "task")
 
@@ -27,14 +29,16 @@ NAMES = ("attention", "attention_global", "slow_attention", "task")
 def settings(without: Sequence[str] = (), several: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
     """Return an option for every field of models, training and tasks except those in `without`.
 
-    An option that is not given leaves the recipe unchanged. Fields of the same name are one option. Those in `several`
-    take any number of values."""
+    An option that is not given is None, which leaves the recipe unchanged; "none" sets a field to None. Fields of the
+    same name are one option. Those in `several` take any number of values."""
     options: dict[str, tuple[str, Any, Any]] = {}
     for config in (*FAMILIES.values(), TrainConfig, *KINDS):
         for f in fields(config):
             if f.name not in ("model", *without):
                 kind: Any = str if f.name in NAMES else f.type
                 kind = kind | Literal["auto"] if f.name == "batch_size" else kind
+                may_be_none = NoneType in get_args(kind) and {int, float} & {*get_args(kind)}
+                kind = kind | NONE if may_be_none else kind
                 kind = tuple[kind, ...] if f.name in several else kind
                 options[f.name] = (f.name, kind | None, field(default=None))
     return list(options.values())
@@ -53,13 +57,19 @@ def runtime_of(args: Any) -> Runtime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfTrainedModel:
+class OfRun:
     """Options of the commands that load the model of a run."""
 
     checkpoint: str = "best"
     """checkpoint of a run: best or last"""
     code: str | None = None
     """FILE.py or module that defines the run's own mechanism; it is executed"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfTrainedModel(OfRun):
+    """Options of the commands that compute with the model of a run."""
+
     device: str = Runtime.device
 
 
@@ -124,5 +134,7 @@ class Common(Carrying):
 
     def given(self) -> dict[str, Any]:
         """Return the fields of the configuration that are given as options."""
-        names = {name for name, _, _ in settings()}
-        return {name: value for name, value in vars(self).items() if name in names and value is not None}
+        kinds = {name: kind for name, kind, _ in settings()}
+        given = {name: value for name, value in vars(self).items() if name in kinds and value is not None}
+        unset = {name for name, value in given.items() if value == "none" and NONE in get_args(kinds[name])}
+        return given | dict.fromkeys(unset)

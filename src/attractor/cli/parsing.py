@@ -14,7 +14,7 @@ from attractor.cli.config_file import WHOLE, as_words, settings_in
 from attractor.cli.help import COMMON
 from attractor.errors import InputError, nearest
 
-BAD_VALUE = r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+) could be .* \[(.*)\]"
+BAD_VALUE = r"Error parsing (\S+): no type matching (?:\{None\}\|)?(.+?)(?:\|\{none\})? could be .* \[(.*)\]"
 BAD_NUMBERS = (
     r"Error parsing (\S+): (?:Could not find valid parse|invalid literal|could not convert)[^:]*: \[?('.*')\]?$"
 )
@@ -69,10 +69,11 @@ def _parsed(kind: type, name: str, argv: Sequence[str]) -> Any:
 def _in_words_of_tyro(name: str, argv: Sequence[str]) -> Iterator[str]:
     """Yield the words of a line with each number of a range, as 0-3, and with a value of each flag of a setting.
 
-    A setting that is not given stays None, so tyro wants a value where it is given."""
+    A setting that is not given stays None, so tyro wants a value of a flag that is given, and "none" for None."""
     flags = [option for option in options_of(name) if option.is_setting and option.kind == "FLAG"]
     values = {form: f"{o.dashed}={value}" for o in flags for form, value in ((o.dashed, True), (o.negated, False))}
     several = {option.dashed for option in options_of(name) if option.kind == "INT ..."}
+    settings = {option.dashed for option in options_of(name) if option.is_setting}
     option = ""
     for word in argv:
         option = word.partition("=")[0].replace("_", "-") if word.startswith("--") else option
@@ -81,7 +82,8 @@ def _in_words_of_tyro(name: str, argv: Sequence[str]) -> Iterator[str]:
             yield from [option] * word.startswith("--")
             yield from map(str, range(int(span[1]), int(span[2]) + 1))
         else:
-            yield values.get(word.replace("_", "-"), word)
+            unset = word[:-4] + "none" if option in settings and re.search("(^|=)None$", word) else word
+            yield values.get(word.replace("_", "-"), unset)
 
 
 def refuse_unknown_options(name: str, argv: Sequence[str]) -> None:

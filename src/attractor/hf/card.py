@@ -39,6 +39,7 @@ class Exported:
     has_chat_template: bool = False
     self_contained: bool = True
     is_foreign: bool = False  # the model is one of transformers' own architectures
+    own_code: tuple[str, ...] = ()  # what attractor does not define, as FILE.py:NAME or package.module:NAME
     license: str | None = None  # these are said by the user alone
     base_model: str | None = None
     datasets: tuple[str, ...] = ()
@@ -172,6 +173,10 @@ def loading(exported: Exported, labels: bool) -> str:
     lines = [f"from transformers import {auto}{', AutoTokenizer' if kept else ''}"]
     if not exported.self_contained and not exported.is_foreign:
         lines.append("from attractor.hf import AttractorForCausalLM  # so that transformers knows the model")
+        if exported.own_code:
+            lines.append("from attractor.attention import defined_by")
+        for place in dict.fromkeys(plain(name).rpartition(":")[0] for name in exported.own_code):
+            lines += ["", f"defined_by({json.dumps(place)})  # this file, which is handed on by itself, is executed"]
     lines += ["", f"folder = {name}  # the path of this folder, or its name on the Hub"]
     lines.append(f"model = {auto}.from_pretrained(folder{trust})")
     if kept:

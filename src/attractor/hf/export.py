@@ -13,7 +13,7 @@ of generation are those of the origin if the run descends from an imported model
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -23,6 +23,7 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from attractor.attention.config import AttentionConfig
+from attractor.attention.named import Mechanism
 from attractor.corpus.tokenizer import Tokenizer
 from attractor.corpus.tokenizer_settings import TokenizerSettings
 from attractor.errors import InputError, require
@@ -74,6 +75,9 @@ def export_model(
     ids of special tokens where there is no tokenizer."""
     folder = Path(folder)
     refuse_inhabited(folder)
+    if self_contained and to is None:
+        step = "export with --no-self-contained (self_contained=False), and hand your file on beside the folder"
+        _refuse_own_code(model.config.mechanisms, step)
     if SIZE.fullmatch(max_shard_size) is None:
         raise InputError(f"max_shard_size must be a size such as {LARGEST_FILE} or 500MB, got {max_shard_size!r}")
     if tokenizer is not None and tokenizer.n_spelled > model.config.vocab_size:
@@ -186,9 +190,7 @@ def export_replaced(model: PreTrainedModel, folder: str | Path, max_shard_size: 
     replaced = getattr(model.config, RECORD, None)
     require(bool(replaced), "model", "one whose attention has been replaced", type(model).__name__)
     mechanisms = [AttentionConfig.from_dict(record["attention"]) for record in replaced or ()]
-    names = ", ".join(name_in_code(code) for mechanism in mechanisms for code in mechanism.own_code)
-    step = "save it with save_pretrained, and hand your file on beside it"
-    require(not names, "attention", "of attractor's own stages, whose code is written beside the model", names, step)
+    _refuse_own_code(mechanisms, "save it with save_pretrained, and hand your file on beside it")
     folder = Path(folder)
     refuse_inhabited(folder)
     with complete_or_absent(folder.resolve()) as unfinished:
@@ -197,6 +199,11 @@ def export_replaced(model: PreTrainedModel, folder: str | Path, max_shard_size: 
         write_code(unfinished, ReplacedModel.__module__, {"AutoModelForCausalLM": ReplacedModel})
         follow_umask(*(path for path in unfinished.iterdir() if path.is_file()))
     return folder
+
+
+def _refuse_own_code(mechanisms: Iterable[Mechanism], step: str) -> None:
+    names = ", ".join(name_in_code(code) for mechanism in mechanisms for code in mechanism.own_code)
+    require(not names, "attention", "of attractor's own stages, whose code is written beside the model", names, step)
 
 
 def push_folder(folder: Path, repository: str) -> str:

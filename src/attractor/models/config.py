@@ -204,6 +204,11 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         """The configs of all attention mechanisms in the model."""
         return (self.attention_config,)
 
+    @property
+    def own_code(self) -> list[Any]:
+        """The classes and functions of the mechanisms that attractor does not define."""
+        return [code for mechanism in self.mechanisms for code in mechanism.own_code]
+
     def mechanism(self, attention: str | Mechanism, with_window: bool = True) -> Mechanism:
         """Return a preset or mechanism, changed by the fields of this config that apply to attention."""
         config = preset(attention) if isinstance(attention, str) else attention

@@ -60,7 +60,7 @@ class RecurrentConfig(ModelConfig[OfFamily]):
     causal: bool = False
     n_iterations: int = 16
     blank: int | None = 0
-    """token whose cells start from noise; None: no token"""
+    """token whose cells start from noise; none: no token"""
 
     def __post_init__(self) -> None:
         self.require_count("n_iterations")

@@ -93,7 +93,7 @@ class TrainConfig(PrintsChanges):
     ema_every: int = later(1)
     """steps between updates of the averaged weights"""
     clip: float | None = 1.0
-    """largest norm of the gradient; None: unclipped"""
+    """largest norm of the gradient; none: unclipped"""
     precision: str = "fp32"
     """fp32, bf16 or fp16"""
     activation_checkpointing: bool = False
@@ -105,7 +105,7 @@ class TrainConfig(PrintsChanges):
     eval_every: int = 80
     """steps between evaluations"""
     eval_batches: int | None = 32
-    """batches of an evaluation; None: all"""
+    """batches of an evaluation; none: all"""
     max_bad_steps: int = 10
     """non-finite steps in a row after which a run stops"""
 

@@ -66,16 +66,11 @@ def _has_new_weight(config: Config) -> bool:
 def formulas_of(config: Config) -> dict[str, Any]:
     """Return the versions of what the run computes, where they are not the first."""
     known = {name: formula.version for name, formula in FORMULAS.items() if formula.used(config)}
-    return known | {code.__name__: checksum_of_code(code) for code in own_code(config)}
+    return known | {code.__name__: checksum_of_code(code) for code in config.model.own_code}
 
 
 def save_code(folder: RunFolder, config: Config) -> None:
     """Store the source of the run's own mechanism, to be read and compared. It is never executed from there."""
-    sources = dict.fromkeys(filter(None, map(source_of, own_code(config))))
+    sources = dict.fromkeys(filter(None, map(source_of, config.model.own_code)))
     if sources and not (folder.path / CODE).exists():
         folder.write(CODE, "\n".join(sources).encode())
-
-
-def own_code(config: Config) -> list[Any]:
-    """Return the classes and functions of the run's mechanisms that attractor does not define."""
-    return [code for mechanism in config.model.mechanisms for code in mechanism.own_code]
