@@ -305,6 +305,7 @@ def test_a_run_of_a_file_is_read_with_the_file_alone_and_keeps_its_source(attrac
     said = attractor_command("train", "--attention=own.py:Sum", *TINY, *SHORT, "--corpus=text.txt", "--out=run")
     assert (said.code, said.err) == (0, "")
     assert said.out.count("Sum joined whole: it lacks a cache") == 1
+    assert said.out.splitlines()[-2] == "generate: attractor generate run --code own.py"
     assert Path("run/mechanism.py").read_text() == FILE
     assert attractor_command("generate", "run", "--code=own.py", "--max-new-tokens=3").code == 0
     Path("run").rename("other")

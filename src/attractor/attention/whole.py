@@ -34,6 +34,7 @@ HEADS = ("n_heads", "num_heads", "n_head", "heads")
 LAYERS = ("layer_index", "layer_idx")
 OUTPUTS = ("out", "out_proj", "o_proj", "c_proj", "proj", "to_out", "wo")  # names of the map into the stream
 KIND = "Whole"
+FUNCTION = "write a function that takes (d_model, n_heads) and returns the module"
 _given: dict[str, Factory] = {}  # those of this process, by name
 _suited: set[tuple[Any, ...]] = set()  # mechanisms and sizes that were tested in this process
 
@@ -93,13 +94,12 @@ class Whole:
         for names, value in ((WIDTHS, d_model), (HEADS, n_heads), (LAYERS, layer_index)):
             given |= {name: value for name in names if name in known and name not in given}
         if not _takes_any(self.factory) and not known.keys() & {*WIDTHS}:
-            raise InputError(f"{self.name} must take a width, as d_model, and has no such argument; add d_model")
+            raise InputError(f"{self.name} must take a width, as d_model, and has no such argument; {FUNCTION}")
         missing = [name for name, parameter in known.items() if parameter.default is inspect._empty]
         missing = [name for name in missing if name not in given]
         if missing:
             raise InputError(
-                f"{self.name} must take its sizes as d_model and n_heads, and '{missing[0]}' is neither; write a "
-                "function that takes (d_model, n_heads) and returns the module"
+                f"{self.name} must take its sizes as d_model and n_heads, and '{missing[0]}' is neither; {FUNCTION}"
             )
         module = self.factory(**given)
         if not isinstance(module, nn.Module):

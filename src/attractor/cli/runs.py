@@ -22,6 +22,7 @@ from attractor.cli.study import report_study
 from attractor.cli.study_code import define_mechanisms
 from attractor.console import print_line
 from attractor.errors import InputError, RankLostError, RunStopped, not_installed, require
+from attractor.files.code import code_option
 from attractor.runs.configuration import config_hash
 from attractor.runs.run_folder import RunFolder
 from attractor.train.compiled import SAID
@@ -181,7 +182,8 @@ def train(args: TrainArguments, console: Console) -> None:
     write_page(path, console, runtime.device)
     next_command = {"text": "generate: attractor generate {}", "sudoku": "solve: attractor solve PUZZLE --run {}"}
     if config.task.kind in next_command:
-        say(console, next_command[config.task.kind].format(shlex.quote(str(path))))
+        code = code_option(config.model.own_code)
+        say(console, next_command[config.task.kind].format(shlex.quote(str(path))) + code)
     say(console, str(path))
     answer(console, run=str(path), **summary)
 

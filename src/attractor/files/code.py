@@ -12,11 +12,13 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import os
+import shlex
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
@@ -92,8 +94,20 @@ def is_by_path(thing: Any) -> bool:
 
 def name_in_code(thing: Any) -> str:
     """Return what a file or package defines as FILE.py:NAME or package.module:NAME."""
+    file = _file_of(thing)
+    return f"{file.name if file and is_by_path(thing) else thing.__module__}:{thing.__qualname__}"
+
+
+def code_option(things: Iterable[Any]) -> str:
+    """Return what a command on a run of such code has to say besides, as " --code mine.py", or an empty string."""
+    files = [(thing, file) for thing in things if (file := _file_of(thing)) is not None]
+    places = [os.path.relpath(file) if is_by_path(thing) else thing.__module__ for thing, file in files]
+    return f" --code {shlex.quote(places[0])}" if places else ""
+
+
+def _file_of(thing: Any) -> Path | None:
     file = getattr(sys.modules.get(thing.__module__), "__file__", None)
-    return f"{Path(file).name if file and is_by_path(thing) else thing.__module__}:{thing.__qualname__}"
+    return Path(file) if file else None
 
 
 def found_in_code(name: str) -> Any:
@@ -113,8 +127,8 @@ def found_in_code(name: str) -> Any:
 def portable(thing: Any) -> tuple[str, str, str]:
     """Return the file or module and the name by which another process finds what code defines, and its checksum."""
     module: ModuleType = sys.modules[thing.__module__]
-    file = getattr(module, "__file__", None)
-    place = str(Path(file).resolve()) if file and is_by_path(thing) else str(thing.__module__)
+    file = _file_of(thing)
+    place = str(file.resolve()) if file and is_by_path(thing) else str(thing.__module__)
     if place == "__main__" or getattr(module, thing.__qualname__, module) is not thing:
         raise InputError(
             f"'{thing.__qualname__}' must stand at the top of a file, from which other processes load it; write it "
@@ -146,8 +160,8 @@ def _made_again(place: tuple[str, str, str], values: dict[str, Any]) -> Any:
 
 def source_of(thing: Any) -> str | None:
     """Return the text of the file that defines a class or function, or None for code that is in no file."""
-    file = getattr(sys.modules.get(thing.__module__), "__file__", None)
-    return Path(file).read_text(errors="replace") if file else None
+    file = _file_of(thing)
+    return file.read_text(errors="replace") if file else None
 
 
 @cache

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from attractor.errors import RunInterrupted, RunStopped, WritingError
+from attractor.files.code import code_option
 from attractor.models.diagnostics import summary_of_diagnostics
 from attractor.runs.run_folder import RunFolder
 from attractor.tasks import Task
@@ -281,7 +282,8 @@ class Run(Trainer):
     def how_to_resume(self) -> str:
         """The command that continues from the last checkpoint, on the device that was asked for."""
         device = "" if self.runtime.device == Runtime.device else f" --device {self.runtime.device}"
-        return f"Resume: {self.world.program} train --resume {shlex.quote(str(self.folder.path))}{device}"
+        code = code_option(self.config.model.own_code)
+        return f"Resume: {self.world.program} train --resume {shlex.quote(str(self.folder.path))}{code}{device}"
 
     def close(self) -> None:
         self.display.end()
