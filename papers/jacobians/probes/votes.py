@@ -12,7 +12,7 @@ from noise has one answer to a board, and is not measured. Vote k is the same wh
 
 from typing import Any
 
-from attractor.evaluate.boards.test_time_accuracy import accuracy_over_time
+from attractor.evaluate.boards.accuracy import accuracy_over_time
 from attractor.kernels.precision import autocast
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel

@@ -11,7 +11,7 @@ import numpy as np
 
 from attractor.console import StartProgress, no_progress
 from attractor.errors import InputError, require
-from attractor.evaluate.boards.test_time_accuracy import accuracy_over_time
+from attractor.evaluate.boards.accuracy import accuracy_over_time
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
 from attractor.tasks import Task
