@@ -349,3 +349,28 @@ def test_python_trains_and_compares_own_mechanisms(attractor_command: Command) -
     assert {run.config.model.positions for run in [run, *study.runs]} == {"learned"}  # the recipe's are rotations
     (rotated,) = attractor.compare("standard", Whole(Heads), seeds=1, workers=1, positions="rope", **settings).runs[:1]
     assert rotated.config.model.positions == "rope"
+
+
+COMPARE = (
+    "attractor.compare('standard', Sum, seeds=1, workers=1, corpus='text.txt', n_steps=1, device='cpu', d_model=16)"
+)
+
+
+@pytest.mark.parametrize(
+    ("from_file", "said"),
+    [
+        (True, 'a script must train below `if __name__ == "__main__":`'),
+        (False, "'Sum' must stand at the top of a file"),
+    ],
+)
+@pytest.mark.slow
+@pytest.mark.usefixtures("attractor_command")
+def test_a_script_whose_processes_cannot_load_its_mechanism_is_told_what_to_write(from_file: bool, said: str) -> None:
+    """Criterion: the process of a run does not begin the whole comparison anew, and no traceback of it is shown."""
+    script = f"import attractor\n{FILE}\n{COMPARE}\n"
+    Path("script.py").write_text(script)
+    command = [sys.executable, *(["script.py"] if from_file else ["-c", script])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert done.stderr.count("Traceback") == 1

@@ -107,7 +107,7 @@ def code_option(things: Iterable[Any]) -> str:
 
 def _file_of(thing: Any) -> Path | None:
     file = getattr(sys.modules.get(thing.__module__), "__file__", None)
-    return Path(file) if file else None
+    return Path(file) if file and Path(file).exists() else None  # a script from standard input has no file
 
 
 def found_in_code(name: str) -> Any:

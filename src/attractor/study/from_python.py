@@ -7,7 +7,9 @@ Settings are the options of the commands, with underscores. A script calls these
 since the processes of runs load it, too.
 """
 
+import inspect
 import multiprocessing
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -23,6 +25,7 @@ from attractor.errors import InputError
 from attractor.runs.configuration import config_hash
 from attractor.runs.study_record import StudyRecord
 from attractor.study.compare import DEFAULT_PRESETS, Asked, compare_mechanisms
+from attractor.study.launch import GUARD, UNGUARDED
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.from_recipe import EVAL_BATCHES, config_from_recipe
 from attractor.train.loop import train
@@ -71,8 +74,8 @@ def _runtime(settings: dict[str, Any]) -> Runtime:
 
 
 def _refuse_children() -> None:
+    """Refuse to begin anew in a process that loads a script for a run, before the process begins or in it."""
+    if any(info.frame.f_globals.get("__name__") == "__mp_main__" for info in inspect.stack(0)):
+        os._exit(UNGUARDED)  # an exception would become a traceback of each process, and the parent would not know it
     if multiprocessing.parent_process() is not None:
-        raise InputError(
-            'a script must train below `if __name__ == "__main__":`, since the processes of its runs load it to find '
-            "your mechanism; put the call there"
-        )
+        raise InputError(GUARD)

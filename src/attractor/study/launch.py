@@ -42,6 +42,11 @@ POLL_SECONDS = 0.25
 STOP_SECONDS = 60.0  # in which a run that was asked to end begins to save: it ends itself after 20 (`interrupt.py`)
 STOPPED_BY = {128 + number: number for number in SIGNALS}  # exit codes of runs that saved when a signal asked them to
 IN_USE = 75  # the exit code of a run that another process carries out: nothing may be written into its folder
+UNGUARDED = 76  # the exit code of a process that found the call which started it in the script that it had to load
+GUARD = (
+    'a script must train below `if __name__ == "__main__":`, since the processes of its runs load it to find '
+    "your mechanism; put the call there"
+)
 
 
 BatchProcess = BaseProcess | Ranks  # what carries out a batch: a process, or several processes that act as one
@@ -85,6 +90,8 @@ class Job:
         """Return why the run failed; `exit_code` is that of its process, or None if it is not known."""
         if exit_code == IN_USE:
             return f"another process carries out the run in '{self.path}'; wait until it ends, then repeat the command"
+        if exit_code == UNGUARDED:
+            return GUARD
         if exit_code in STOPPED_BY:
             return f"signal {STOPPED_BY[exit_code]} stopped it; {self.standing}"
         if exit_code is not None and exit_code < 0:

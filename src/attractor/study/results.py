@@ -93,7 +93,7 @@ def compare(
         result = StudyResult(record, study_runs(folder)[1])
         write_report(result.judged, folder, presets=presets_as_data())
         if failures:
-            raise RunStopped("; ".join(f"{name}: {why}" for name, why in failures.items()))
+            raise RunStopped(f"{', '.join(failures)}: {'; '.join(dict.fromkeys(failures.values()))}")
         return result
     paths = [run.path if isinstance(run, RunResult) else Path(run) for run in runs]
     if not paths:
