@@ -15,7 +15,7 @@ from attractor.console import with_prefix
 from attractor.errors import InputError, require
 from attractor.models.config import ModelConfig
 from attractor.train.config import TrainConfig
-from attractor.train.parts import training_flops_per_token, without_data
+from attractor.train.parts import BY_PARAMETERS, counted_by_parameters, training_flops_per_token, without_data
 
 TOLERANCE = 0.001  # the largest relative difference between two counts of parameters
 ROUNDING = 0.05  # the largest share of a budget that rounding to whole steps may change
@@ -39,6 +39,9 @@ def balanced(
             for row, config in configs.items()
         }
     if budget == "flops":
+        for row, config in configs.items():
+            rule = "tokens, parameters or wall where FLOPs cannot be counted without data"
+            require(not counted_by_parameters(config.model, config.seq_len), "budget", rule, f"flops for '{row}'")
         cost = {row: flops_per_step(config) for row, config in configs.items()}  # (1)
     elif budget == "wall":
         cost = {row: seconds_per_step(row) for row in configs}  # (2)
@@ -72,7 +75,8 @@ def flops_per_step(config: TrainConfig) -> float:
 
 def costs_in_words(config: TrainConfig) -> str:
     flops = with_prefix(training_flops_per_token(config.model, config.seq_len))
-    return f"{n_parameters(config.model):,} parameters, {flops} FLOPs a token"
+    how = f" ({BY_PARAMETERS})" if counted_by_parameters(config.model, config.seq_len) else ""
+    return f"{n_parameters(config.model):,} parameters, {flops} FLOPs a token{how}"
 
 
 def n_parameters(model: ModelConfig) -> int:

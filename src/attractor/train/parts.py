@@ -6,6 +6,8 @@
                of slow positions                                                                            (2)
     backward   each product of the forward pass becomes two products: twice the FLOPs of the forward pass   (3)
     iterated   the first iteration of a recurrent model is counted, and the second one for each of the others    (4)
+    own        a module of one's own that cannot run without data, since its operations depend on values or are
+               no operations of torch, counts as two for each of its parameters                             (5)
 
 FLOPs are those of matrix products: two for a multiplication and an addition. Padding counts, where a fused kernel takes
 one width for queries and values, even if a CPU trains without it. By convention, what activation checkpointing
@@ -17,10 +19,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 import torch
+from torch import Tensor, nn
 
 from attractor.attention import Attention
 from attractor.attention.config import STAGES
 from attractor.attention.score.window import pairs_computed, pairs_seen
+from attractor.attention.whole import WholeLayer
 from attractor.models.config import ModelConfig
 from attractor.models.language_model import LanguageModel
 from attractor.models.recurrent import RecurrentModel
@@ -32,6 +36,7 @@ OF_ENERGY = ("query", "key", "turn", "strength")  # weights of attention that is
 PARTS = ("embedding", "positions", *STAGES, "mlp", "norms", "slow path", "injection", "readout")
 OF_TWO_TIMESCALES = ("slow path", "injection")  # parts that FastSlow alone has
 BACKWARD = 2  # (3)
+BY_PARAMETERS = "its own module cannot run without data, and counts as two FLOPs a parameter"  # (5)
 
 
 def without_data(config: ModelConfig[LanguageModel]) -> LanguageModel:
@@ -57,9 +62,21 @@ def parameters_by_part(model: LanguageModel) -> dict[str, int]:
     return counts
 
 
+class _ProductOfParameters(nn.Module):
+    """Stands in for a module: a product with as many parameters, of which nothing is computed on the meta device."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.n_parameters = sum(parameter.numel() for parameter in module.parameters())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x @ x.new_empty(x.shape[-1], self.n_parameters // x.shape[-1])
+        return x
+
+
 @lru_cache(maxsize=64)
-def _counted(config: ModelConfig, seq_len: int) -> tuple[Mapping[str, int], Mapping[str, int | None]]:
-    """Return the FLOPs of one sequence by module, and the windows of attention over pairs by module.
+def _counted(config: ModelConfig, seq_len: int) -> tuple[Mapping[str, int], Mapping[str, int | None], bool]:
+    """Return the FLOPs of one sequence by module, the windows of attention over pairs by module, and whether (5).
 
     Torch counts all pairs of positions that are multiplied."""
     from torch.utils.flop_counter import FlopCounterMode  # imports triton, a quarter of a second
@@ -72,18 +89,34 @@ def _counted(config: ModelConfig, seq_len: int) -> tuple[Mapping[str, int], Mapp
             model(tokens, **how)
         return {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}
 
-    if isinstance(model, RecurrentModel):  # (4)
+    def counted_in_whole() -> dict[str, int]:
+        if not isinstance(model, RecurrentModel):
+            return counted()
         once, twice = counted(n_iterations=1), counted(n_iterations=2)
-        flops = {name: n + (model.n_iterations - 1) * (twice[name] - n) for name, n in once.items()}
-    else:
-        flops = counted()
+        return {name: n + (model.n_iterations - 1) * (twice[name] - n) for name, n in once.items()}  # (4)
+
+    own: list[WholeLayer] = []
+    try:
+        flops = counted_in_whole()
+    except Exception:
+        own = [module for module in model.modules() if isinstance(module, WholeLayer)]
+        if not own:
+            raise
+        for layer in own:
+            layer.module = _ProductOfParameters(layer.module)  # (5)
+        flops = counted_in_whole()
     layers = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
-    return flops, {name: layer.window for name, layer in layers.items() if layer.config.score.over_pairs}
+    return flops, {name: layer.window for name, layer in layers.items() if layer.config.score.over_pairs}, bool(own)
+
+
+def counted_by_parameters(config: ModelConfig, seq_len: int) -> bool:
+    """Whether a module of the model counts as in (5)."""
+    return _counted(config, seq_len)[2]
 
 
 def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
     """Return the FLOPs of a token by part, on average over a sequence; parts without products have 0."""
-    counted, windows = _counted(config, seq_len)
+    counted, windows, _ = _counted(config, seq_len)
 
     def inside(stacks: str, pattern: str) -> int:
         return sum(n for name, n in counted.items() if re.fullmatch(rf"\w+\.{stacks}{pattern}", name))

@@ -30,7 +30,14 @@ from attractor.train.distributed import World
 from attractor.train.memory import PlannedMemory, ProcessLayout, layer_bytes, planned_memory
 from attractor.train.muon import refuse_sharding
 from attractor.train.optimizer import optimizer_groups
-from attractor.train.parts import PARTS, parameters_by_part, training_flops, without_data
+from attractor.train.parts import (
+    BY_PARAMETERS,
+    PARTS,
+    counted_by_parameters,
+    parameters_by_part,
+    training_flops,
+    without_data,
+)
 
 NAME_WIDTH = 27
 LARGE_VALIDATION = 0.5  # from this share of the training tokens on, a plan mentions validation
@@ -78,6 +85,7 @@ class RunPlan:
     distributed: DistributedPlan | None = None  # None: a run on one process
     vocabulary: str | None = None  # why the model has other parameters than the size of its shape
     gpu_time: str | None = None  # of a GPU that is not here
+    counted_by_parameters: bool = False  # what torch cannot count
 
     @property
     def n_parameters(self) -> int:
@@ -146,6 +154,7 @@ def plan_run(config: TrainConfig, task: Task) -> RunPlan:
         n_evaluations=-(-config.n_steps // config.eval_every),
         validated_tokens=validated,
         vocabulary=other_vocabulary(config.model),
+        counted_by_parameters=counted_by_parameters(config.model, config.seq_len),
     )
 
 
@@ -210,6 +219,8 @@ def print_plans(console: Console, plans: Sequence[RunPlan]) -> None:
     for plan in plans:
         if plan.vocabulary is not None:
             say(f"{plan.label}: {plan.vocabulary}")
+        if plan.counted_by_parameters:
+            say(f"{plan.label}: {BY_PARAMETERS}")
         if plan.gpu_time is not None:
             counted = "no GPU is here to measure on, so memory is counted as on a CPU"
             say(f"{plan.label}: {plan.gpu_time}, by its FLOPs; {counted}")
