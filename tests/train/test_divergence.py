@@ -12,8 +12,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from attractor.errors import InputError, RunInterrupted, RunStopped
+from attractor.errors import InputError, RunInterrupted
+from attractor.runs.observed import observe
+from attractor.runs.quantity import LOSS, MEAN_LOSS, PERPLEXITY
 from attractor.runs.run_folder import RunFolder
+from attractor.runs.study_record import outcome
 from attractor.study.launch import Job
 from attractor.study.stacked import train_stacked
 from attractor.train.checkpoint import TrainState, list_checkpoints
@@ -78,24 +81,30 @@ def test_absurd_rates_end_in_a_true_line_with_a_good_checkpoint(
 ) -> None:
     """Criterion: the run is stopped, and not by an error. Where a checkpoint was good before, it is kept and named."""
     config = config.replace(optimizer=optimizer, lr=lr, warmup_steps=0, max_bad_steps=4)
-    with pytest.raises(RunStopped, match="not finite 4 steps in a row") as caught:
-        train(config, tmp_path, Runtime(device="cpu", save_every=1))
-    line, newest = str(caught.value), list_checkpoints(tmp_path / "checkpoints")[-1]
+    line = train(config, tmp_path, Runtime(device="cpu", save_every=1))["diverged"]
+    newest = list_checkpoints(tmp_path / "checkpoints")[-1]
+    assert "not finite 4 steps in a row" in line
     assert "\n" not in line
     assert ("they are not finite" in line) == (not is_finite(newest))
     assert "no checkpoint is good" in line or is_finite(tmp_path / "checkpoints" / line.split("is ")[-1].split(";")[0])
 
 
 @pytest.mark.parametrize("n_steps", [4, 5])
-def test_a_run_that_ended_diverged_does_not_finish_when_its_command_is_repeated(
+def test_a_run_that_diverged_has_no_loss_and_takes_no_step_when_its_command_is_repeated(
     config: TrainConfig, tmp_path: Path, n_steps: int
 ) -> None:
-    """Criterion: it stops again, also where no step is left, and has no summary, with which it would enter means."""
+    """Criterion: the loss of its last finite weights, with which it would enter means, is not its result. It is an
+    outcome: an unfinished run would be left out of a verdict, and the runs that survived would decide it."""
     config = config.replace(lr=1e30, warmup_steps=0, max_bad_steps=3, n_steps=n_steps)
     for _ in range(3):
-        with pytest.raises(RunStopped, match="not finite"):
-            train(config, tmp_path, Runtime(device="cpu"))
-    assert RunFolder.open(tmp_path).summary() is None
+        summary = train(config, tmp_path, Runtime(device="cpu"))
+        assert "not finite" in summary["diverged"]
+        assert summary["steps"] <= 4
+        run = outcome(0, RunFolder.open(tmp_path))
+        for quantity in (LOSS, PERPLEXITY, MEAN_LOSS):
+            assert math.isnan(quantity.compared(run))
+    assert RunFolder.open(tmp_path).state == "diverged"
+    assert observe(tmp_path).rows["standard"][0].diverged
 
 
 def test_the_last_good_checkpoint_outlives_all_that_follow_it(
@@ -104,10 +113,9 @@ def test_the_last_good_checkpoint_outlives_all_that_follow_it(
     """Criterion: weights overflow in step 4 with a finite gradient, and checkpoints of steps 4 to 10 follow. The one
     of step 3 is kept, and the message names it and says that the newest weights are not finite."""
     overflow(lambda run: run.step == 3)
-    with pytest.raises(RunStopped) as caught:
-        train(config.replace(max_bad_steps=6), tmp_path, Runtime(device="cpu", save_every=1, keep=2))
-    assert "The newest weights are saved" in str(caught.value)
-    assert "they are not finite: the last good checkpoint is step-00000003;" in str(caught.value)
+    line = train(config.replace(max_bad_steps=6), tmp_path, Runtime(device="cpu", save_every=1, keep=2))["diverged"]
+    assert "The newest weights are saved" in line
+    assert "they are not finite: the last good checkpoint is step-00000003;" in line
     kept = list_checkpoints(tmp_path / "checkpoints")
     assert [(path.name[-2:], is_finite(path)) for path in kept] == [("03", True), ("09", False), ("10", False)]
 
@@ -227,11 +235,10 @@ def test_a_run_that_diverges_before_its_first_checkpoint_goes_back_to_its_start(
 
 def test_rollbacks_have_a_limit(config: TrainConfig, tmp_path: Path, overflow: Overflow, notes: list[str]) -> None:
     overflow(lambda run: run.step == 4)
-    with pytest.raises(RunStopped) as caught:
-        train(config.replace(max_bad_steps=2), tmp_path, ROLLBACK)
+    line = train(config.replace(max_bad_steps=2), tmp_path, ROLLBACK)["diverged"]
     assert [note[:15] for note in notes if "rollback" in note] == [f"rollback {n} of 3" for n in (1, 2, 3)]
-    assert "2 steps in a row (max_bad_steps=2) after 3 rollbacks. The newest weights are saved" in str(caught.value)
-    assert "the last good checkpoint is step-00000003; try" in str(caught.value)
+    assert "2 steps in a row (max_bad_steps=2) after 3 rollbacks. The newest weights are saved" in line
+    assert "the last good checkpoint is step-00000003; try" in line
 
 
 def test_a_stopped_run_can_be_rolled_back_when_it_is_resumed(
@@ -239,9 +246,11 @@ def test_a_stopped_run_can_be_rolled_back_when_it_is_resumed(
 ) -> None:
     spoil_data([7, 8])
     config = config.replace(max_bad_steps=2)
-    with pytest.raises(RunStopped):
-        train(config, tmp_path, Runtime(device="cpu", save_every=3))
-    assert train(config, tmp_path, ROLLBACK)["data_skipped"] == [[6, 6, 9]]
+    assert "diverged" in train(config, tmp_path, Runtime(device="cpu", save_every=3))
+    summary = train(config, tmp_path, ROLLBACK)
+    assert summary["data_skipped"] == [[6, 6, 9]]
+    assert math.isfinite(summary["valid_loss"])
+    assert RunFolder.open(tmp_path).state == "finished"
 
 
 def test_stacked_runs_refuse_to_roll_back_and_cuda_graphs(config: TrainConfig, tmp_path: Path) -> None:
@@ -254,7 +263,7 @@ def test_stacked_runs_refuse_to_roll_back_and_cuda_graphs(config: TrainConfig, t
 def test_stacked_runs_keep_the_good_checkpoint_and_name_it(config: TrainConfig, tmp_path: Path) -> None:
     config = config.replace(lr=1e30, max_bad_steps=3, warmup_steps=0, model=config.model.replace(dropout=0.0))
     jobs = [Job(config.replace(seed=seed), tmp_path / str(seed)) for seed in (0, 1)]
-    reasons = train_stacked(jobs, Runtime(device="cpu", save_every=1))
-    assert len(reasons) == 2
-    for reason in reasons.values():
+    train_stacked(jobs, Runtime(device="cpu", save_every=1))
+    for job in jobs:
+        reason = (RunFolder.open(job.path).summary() or {})["diverged"]
         assert "is good" in reason or "the last good checkpoint is step-" in reason

@@ -24,7 +24,7 @@ from attractor.console import print_line
 from attractor.errors import InputError, RankLostError, RunStopped, not_installed, require
 from attractor.files.code import code_option
 from attractor.runs.configuration import config_hash
-from attractor.runs.run_folder import RunFolder
+from attractor.runs.run_folder import DIVERGED, RunFolder
 from attractor.train.compiled import SAID
 from attractor.train.config import Runtime, TrainConfig, data_of
 from attractor.train.distributed import World
@@ -164,6 +164,8 @@ def train(args: TrainArguments, console: Console) -> None:
             print_line(console, warning)
     try:
         summary = train_run(config, path, runtime, LiveConsole(console))
+        if DIVERGED in summary:
+            raise RunStopped(summary[DIVERGED])
     except RankLostError:  # torchrun ends this process soon, so its line must come first
         raise
     except RunStopped:

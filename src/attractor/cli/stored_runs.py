@@ -163,10 +163,11 @@ def runs_compare(args: RunsCompareArguments, console: Console) -> None:
     attractor runs compare --where "corpus=notes.txt"
     """
     from attractor.cli.study import report_study
+    from attractor.runs.run_folder import ENDED
     from attractor.study.stored_runs import compare_runs
 
     runs, _, _ = selected(args.folder, args.where)
-    paths = [args.folder / run.key for run in runs if run.state == "finished"]
+    paths = [args.folder / run.key for run in runs if run.state in ENDED]
     if len(paths) < 2:
         raise InputError(
             f"at least 2 finished runs must meet the conditions, got {len(paths)}; 'attractor runs list' shows all"

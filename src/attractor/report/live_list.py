@@ -24,10 +24,10 @@ from attractor.report.page import fill, show
 from attractor.report.run_figure import overlaid, small_line
 from attractor.runs.appended_lines import AddedLines
 from attractor.runs.index import DAMAGED
-from attractor.runs.run_folder import CONFIG, METRICS, SEAL, SUMMARY, RunFolder, run_paths
+from attractor.runs.run_folder import CONFIG, DIVERGED, ENDED, METRICS, SEAL, SUMMARY, RunFolder, run_paths
 from attractor.runs.study_record import STUDY_FILE, stored_loss_unit, study_runs
 
-ORDER = ("running", DAMAGED, "not begun", "interrupted", "finished")
+ORDER = ("running", DAMAGED, "not begun", "interrupted", DIVERGED, "finished")
 FILES = (CONFIG, METRICS, SUMMARY, SEAL)  # what a line of the list is made of
 REPORT = "report.html"
 Version = tuple[int, int, int] | None
@@ -132,7 +132,7 @@ class WatchedRun:
     def look(self) -> RunLine:
         """Return the line of the run. A finished run is read again only when its files have changed."""
         version = tuple(version_of(self.path / name) for name in FILES)
-        if self.line is None or self.line.state != "finished" or version != self.version:
+        if self.line is None or self.line.state not in ENDED or version != self.version:
             self.line, self.version = self._line(), version
         return self.line
 

@@ -133,7 +133,7 @@ def _facts(
     task = [value for name, value in config.items() if name.startswith("task.") and isinstance(value, str)]
     processor = [environment[name] for name in ("processor", "platform") if name in environment]
     facts = {
-        "state": "finished" if run.finished else f"{unfinished}, last logged at step {step:,}",
+        "state": run.state if run.finished else f"{unfinished}, last logged at step {step:,}",
         "task": " · ".join(dict.fromkeys(task)),
         "parameters": _in_digits(summary.get("n_parameters", "")),
         "steps": f"{step:,} of {_in_digits(config.get('n_steps', '?'))}",

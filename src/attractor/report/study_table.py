@@ -15,6 +15,7 @@ from attractor.report.judged_study import JudgedDifference, JudgedStudy, Spread
 from attractor.report.legs import legs_of, verdict_of
 from attractor.report.table import InConsole, in_markdown
 from attractor.runs.quantity import CONTEXT_GAIN, Quantity
+from attractor.runs.run_folder import DIVERGED
 from attractor.runs.study_record import BUDGETS, Cell, Published
 from attractor.verdict.intervals import decimals
 from attractor.verdict.moderated import FEWEST_ROWS
@@ -396,7 +397,8 @@ def _ranged(judged: JudgedStudy, row: str, field: str) -> TableCell:
 
 
 def _tokens(judged: JudgedStudy) -> set[int]:
-    return {o.summary["tokens"] for cell in judged.record.cells for o in cell.outcomes if o.summary.get("tokens")}
+    ended = [o.summary for cell in judged.record.cells for o in cell.outcomes if DIVERGED not in o.summary]
+    return {summary["tokens"] for summary in ended if summary.get("tokens")}
 
 
 def _caption(judged: JudgedStudy, family: tuple[Quantity, ...]) -> Iterable[str]:

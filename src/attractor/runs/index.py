@@ -22,7 +22,7 @@ from attractor.files import cache_folder, follow_umask, open_regular
 from attractor.files.seals import read_object
 from attractor.runs.configuration import Presets, dotted_fields, named
 from attractor.runs.lock import is_held
-from attractor.runs.run_folder import METRICS, SEAL, SEALED, SUMMARY, RunFolder
+from attractor.runs.run_folder import METRICS, SEAL, SEALED, SUMMARY, RunFolder, ended
 
 FORMAT = 2
 DAMAGED = "damaged"
@@ -141,7 +141,7 @@ def _read(key: str, path: Path, presets: Presets) -> IndexedRun:
         fields = dotted_fields(summary or {}) | dotted_fields(named(run.config, presets))
         fields |= {
             # As `RunFolder.state`, but for "running", which no file tells.
-            "state": "finished" if summary is not None else "interrupted" if run.begun else "not begun",
+            "state": ended(summary) if summary is not None else "interrupted" if run.begun else "not begun",
             "steps": latest.get("steps", latest.get("step", 0)),
             "tokens": latest.get("tokens", 0),
             "loss": latest.get("valid_loss"),

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
+from attractor.runs.run_folder import DIVERGED
 from attractor.verdict.intervals import Interval
 
 MEAN = "mean"
@@ -79,7 +80,8 @@ class Quantity:
                 return sum(numbers) / len(numbers) if numbers else None
             return numbers[self.layer] if -len(numbers) <= self.layer < len(numbers) else None
         if value is None:
-            return math.nan if self.path.startswith(("metric.", "valid_loss")) else None
+            of_result = ("metric.", "valid_loss", *(("measures.", "probes.") if DIVERGED in run.summary else ()))
+            return math.nan if self.path.startswith(of_result) else None
         return float(value)
 
     def compared(self, run: MeasuredRun) -> Number:
@@ -166,10 +168,12 @@ def _loss_at_the_end(run: MeasuredRun) -> Number:
 def _mean_loss_of_training(run: MeasuredRun) -> Number:
     """Return the mean validation loss of training: of two runs that end alike, the faster has the lower mean."""
     bytes_per_token = run.summary.get("bytes_per_token")
-    if bytes_per_token is None or len(run.curve) < 2:
+    if bytes_per_token is None:
         return None
     if not math.isfinite(_loss(run)):
         return math.nan
+    if len(run.curve) < 2:
+        return None
     area = sum((t - s) * (x + y) / 2 for (s, x), (t, y) in pairwise(run.curve))
     return float(area / (run.curve[-1][0] - run.curve[0][0]) / bytes_per_token)
 

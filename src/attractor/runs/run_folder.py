@@ -61,6 +61,8 @@ SEAL = "seal.json"
 ENVIRONMENT = "environment.json"
 SUMMARY = "summary.json"
 CONFIG = "config.json"
+DIVERGED = "diverged"  # a state, and in a summary the reason; the run has no loss then
+ENDED = ("finished", DIVERGED)
 CODE = "mechanism.py"  # the source of a mechanism that attractor does not define: to read, never executed
 SMALL = (CONFIG, ENVIRONMENT, "tokenizer.json", "tokenizer_settings.json", CODE)
 SEALED = (*SMALL, METRICS)  # and the summary of a finished run
@@ -149,11 +151,18 @@ class RunFolder:
             remove_leftovers(self.path, self.checkpoints)
             yield
 
+    def reopen(self) -> None:
+        """Let a run go on that ended since it diverged."""
+        if DIVERGED in (self.summary() or {}):
+            (self.path / SUMMARY).unlink()
+            self.unseal(SUMMARY)
+            self.seal()
+
     @property
     def state(self) -> str:
-        """Return `finished`, `running`, `interrupted`, or `not begun` where nothing was recorded yet."""
+        """Return `finished`, `diverged`, `running`, `interrupted`, or `not begun` where nothing was recorded yet."""
         if self.finished:
-            return "finished"
+            return ended(self.summary() or {})
         if is_held(self.path):
             return "running"
         return "interrupted" if self.begun else "not begun"
@@ -334,6 +343,10 @@ class RunFolder:
         if not isinstance(record, dict) or not _holds_numbers(record):
             raise InputError(f"line {number} of '{self._metrics}' is damaged; restore the file or run again elsewhere")
         return record
+
+
+def ended(summary: Mapping[str, Any]) -> str:
+    return DIVERGED if DIVERGED in summary else "finished"
 
 
 def _holds_numbers(record: Mapping[str, Any]) -> bool:

@@ -29,7 +29,7 @@ from attractor.files.seals import read_sealed, sealed, unsealed
 from attractor.runs import packed_record
 from attractor.runs.configuration import dotted_fields
 from attractor.runs.quantity import COMPUTED, LOSS_OF_VALIDATION, Number, Quantity
-from attractor.runs.run_folder import RunFolder
+from attractor.runs.run_folder import DIVERGED, RunFolder
 from attractor.verdict.sequential_rows import SequentialRows
 from attractor.verdict.words import on_one_line
 
@@ -224,7 +224,10 @@ class StudyRecord:
         for column in design.columns:
             of_column = record.column(column)
             design.refuse_unequal_tokens(
-                (cell.row, o.summary.get("tokens")) for cell in of_column for o in cell.outcomes
+                (cell.row, o.summary.get("tokens"))
+                for cell in of_column
+                for o in cell.outcomes
+                if DIVERGED not in o.summary
             )
         record.refuse_missing_quantities()
         return record

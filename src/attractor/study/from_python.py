@@ -21,8 +21,9 @@ from typing import Any
 from rich.console import Console
 
 from attractor.attention.named import Mechanism
-from attractor.errors import InputError
+from attractor.errors import InputError, RunStopped
 from attractor.runs.configuration import config_hash
+from attractor.runs.run_folder import DIVERGED
 from attractor.runs.study_record import StudyRecord
 from attractor.study.compare import DEFAULT_PRESETS, Asked, compare_mechanisms
 from attractor.study.launch import GUARD, UNGUARDED
@@ -57,7 +58,9 @@ def train_in_folder(out: Path | None, settings: dict[str, Any], observers: Seque
     _refuse_children()
     config = _config(settings, settings.get("attention"), settings.get("seed"))
     path = out or Path("runs") / f"{config.label}-{config_hash(config.to_dict())[:8]}"
-    train(config, path, _runtime(settings), observers=observers)
+    summary = train(config, path, _runtime(settings), observers=observers)
+    if DIVERGED in summary:
+        raise RunStopped(summary[DIVERGED])
     return path
 
 

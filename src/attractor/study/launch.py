@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
@@ -27,7 +27,7 @@ from attractor.files import write_text
 from attractor.files.code import error_in_executed_code
 from attractor.runs.lock import RunInUseError
 from attractor.runs.machine import environment
-from attractor.runs.run_folder import RunFolder
+from attractor.runs.run_folder import DIVERGED, RunFolder
 from attractor.train.checkpoint import WRITING, list_checkpoints
 from attractor.train.config import Runtime, TrainConfig
 from attractor.train.display import Display
@@ -71,6 +71,11 @@ class Job:
         return (self.path / "config.json").exists() and RunFolder(self.path, {}).finished
 
     @property
+    def diverged(self) -> str | None:
+        """Why a run that has ended has no result."""
+        return (RunFolder(self.path, {}).summary() or {}).get(DIVERGED) if self.finished else None
+
+    @property
     def has_checkpoint(self) -> bool:
         return bool(list_checkpoints(self.path / "checkpoints"))
 
@@ -110,11 +115,6 @@ class Job:
 def failure_beside(run: Path) -> Path:
     """Return the file for the reason of a failure before the run had a folder."""
     return run.with_name(f".{run.name}.{FAILURE}")
-
-
-def diverged(failure: str) -> bool:
-    """Say whether a run failed because its loss or its gradient was not finite (`train/loop.py`)."""
-    return "max_bad_steps=" in failure
 
 
 class Notes(Display):
@@ -316,31 +316,29 @@ class ProcessPool(Pool):
         return ended
 
 
-def train_one(batch: Sequence[Job], runtime: Runtime) -> dict[str, str]:
+def train_one(batch: Sequence[Job], runtime: Runtime) -> None:
     from attractor.train.loop import train
 
     (job,) = batch
     train(job.config, job.path, runtime, Notes(job.path / NOTES))
-    return {}
 
 
 def carry_out(
     batch: Sequence[Job],
     runtime: Runtime,
-    train_batch: Callable[[Sequence[Job], Runtime], Mapping[str, str]] = train_one,
+    train_batch: Callable[[Sequence[Job], Runtime], None] = train_one,
 ) -> None:
-    """Carry out a batch in a process or rank that was started for it; `train_batch` returns failures by name."""
+    """Carry out a batch in a process or rank that was started for it."""
     begin(save_and_end)
     exit_code, _ = attempt(batch, lambda: train_batch(batch, runtime))
     sys.exit(exit_code)
 
 
-def attempt(batch: Sequence[Job], train_batch: Callable[[], Mapping[str, str]]) -> tuple[int, dict[str, str]]:
-    """Train, and return an exit code and the failures by name, which are also written to the folders of the runs."""
-    failures: Mapping[str, str] = {}
+def attempt(batch: Sequence[Job], train_batch: Callable[[], None]) -> tuple[int, str | None]:
+    """Train, and return an exit code and the reason of a failure, which is also written to the folders of the runs."""
     exit_code, reason = 0, None
     try:
-        failures = train_batch()
+        train_batch()
     # Where a signal, another process or another rank ended the batch, its sender, owner or rank gives the reason.
     except RunInterrupted as interrupted:
         exit_code = interrupted.exit_code
@@ -355,14 +353,11 @@ def attempt(batch: Sequence[Job], train_batch: Callable[[], Mapping[str, str]]) 
                 with suppress(OSError):  # the reader of standard error may be gone
                     traceback.print_exc()
                 reason = str(error_in_executed_code(error) or f"{type(error).__name__}: {error}")
-    if reason is not None:
-        failures = dict.fromkeys((job.name for job in batch), reason)
-    for job in batch:
-        if job.name in failures:
-            try:
-                job.path.parent.mkdir(parents=True, exist_ok=True)
-                place = job.path / FAILURE if job.path.is_dir() else failure_beside(job.path)
-                write_text(place, failures[job.name] + "\n")
-            except OSError:  # the reason of the failure may be that nothing can be written there
-                print(f"{job.name}: {failures[job.name]}", file=sys.stderr)
-    return exit_code, dict(failures)
+    for job in batch if reason is not None else ():
+        try:
+            job.path.parent.mkdir(parents=True, exist_ok=True)
+            place = job.path / FAILURE if job.path.is_dir() else failure_beside(job.path)
+            write_text(place, f"{reason}\n")
+        except OSError:  # the reason of the failure may be that nothing can be written there
+            print(f"{job.name}: {reason}", file=sys.stderr)
+    return exit_code, reason

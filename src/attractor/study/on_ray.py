@@ -480,8 +480,8 @@ def carry_out(task: RayTask) -> RayOutcome:
 def _train(job: Job, runtime: Runtime) -> RayOutcome:
     if not (job.path / "metrics.jsonl").exists():
         (job.path / "environment.json").unlink(missing_ok=True)  # it describes the launcher's machine, not this one
-    exit_code, failures = attempt([job], lambda: train_one([job], runtime))
-    reason = job.failure(IN_USE) if exit_code == IN_USE else failures.get(job.name)
+    exit_code, reason = attempt([job], lambda: train_one([job], runtime))
+    reason = job.failure(IN_USE) if exit_code == IN_USE else reason
     return RayOutcome(failure=reason, interrupted=exit_code in STOPPED_BY)
 
 

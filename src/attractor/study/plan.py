@@ -135,7 +135,7 @@ def plan_study(study: Study, conduct: Conduct, runtime: Runtime) -> Planned:
             for row, config in planned.items():
                 label = " · ".join(filter(None, (row, column)))
                 start = None if before is None else before.run_of(row, seed)
-                if start is not None and not (start.finished and start.has_checkpoint):
+                if start is not None and not (start.finished and start.has_checkpoint and start.diverged is None):
                     waiting.append((Job(config, folder, label).name, config))
                     continue
                 key = key_of(config, study.kind)

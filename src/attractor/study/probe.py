@@ -43,7 +43,7 @@ def probe_runs(jobs: Sequence[Job], probe: Probe, runtime: Runtime, console: Con
 
     A terminal shows which run is measured beside the bar, and a log in a line for each run that takes long.
     """
-    todo = [job for job in jobs if job.finished and not _is_done(job, probe.name)]
+    todo = [job for job in jobs if job.finished and job.diverged is None and not _is_done(job, probe.name)]
     if not todo:
         return
     torch.set_num_threads(runtime.threads or 1)  # more threads wait for one another where other work uses the cores

@@ -48,6 +48,7 @@ def run_study(study: Study, conduct: Conduct, runtime: Runtime, console: Console
         refuse_oversized(starts, conduct, runtime)
         say(f"first, the runs from which this study starts: {len(starts)} of {planned.before.design.name}")
         failures |= carry_out(planned.before, "training", conduct, runtime, console)
+        failures |= {job.name: why for job in starts if (why := job.diverged)}
         planned = plan_study(study, conduct, runtime)
     jobs = planned.chosen
     if study.kind == "training":
@@ -137,6 +138,9 @@ def carry_out(planned: Planned, kind: str, conduct: Conduct, runtime: Runtime, c
     if kind != "training":
         carry_out_costs(kind, jobs, runtime, console)
         return {}
+    for job in jobs if runtime.on_divergence == "rollback" else ():
+        if job.diverged is not None:
+            RunFolder.open(job.path).reopen()
     n_before = sum(job.finished for job in jobs)
     if n_before:
         say(f"{n_before} of {len(jobs)} runs were finished before")

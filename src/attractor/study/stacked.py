@@ -78,8 +78,8 @@ def train_stacked(
     runtime: Runtime | None = None,
     display: Callable[[Job], Display] = lambda job: Display(),
     traced: bool | None = None,
-) -> dict[str, str]:
-    """Carry out jobs that differ by their seed alone in this process, and return why some stopped early, by name.
+) -> None:
+    """Carry out jobs that differ by their seed alone in this process.
 
     `traced` says whether steps are replayed from a trace; the default is yes on a GPU.
     """
@@ -87,7 +87,7 @@ def train_stacked(
     refuse_unserved(runtime)
     waiting = [job for job in jobs if not job.finished]
     if not waiting:
-        return {}
+        return
     config = waiting[0].config
     if {job.config.replace(seed=0) for job in waiting} != {config.replace(seed=0)}:
         raise InputError("stacked runs must differ by their seed alone, got other differences; use groups(jobs)")
@@ -104,8 +104,7 @@ def train_stacked(
             shown = display(job)
             shown.start()
             runs.append(StackedRun(job.config, folder, task, runtime, shown))
-        stopped = train_stack(runs, traced)
-    return {job.name: stopped[job.config.seed] for job in waiting if job.config.seed in stopped}
+        train_stack(runs, traced)
 
 
 def launch(
@@ -137,8 +136,8 @@ def launch(
     return failures
 
 
-def _train_stack(stack: Sequence[Job], runtime: Runtime) -> dict[str, str]:
-    return train_stacked(stack, runtime, lambda job: Notes(job.path / NOTES))
+def _train_stack(stack: Sequence[Job], runtime: Runtime) -> None:
+    train_stacked(stack, runtime, lambda job: Notes(job.path / NOTES))
 
 
 def _plan(jobs: Sequence[Job], say: Callable[[str], None]) -> tuple[list[list[Job]], list[Job]]:

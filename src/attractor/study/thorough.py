@@ -29,7 +29,7 @@ from attractor.runs.study_record import (
     refuse_foreign_folder,
 )
 from attractor.study.budget import flops_per_step
-from attractor.study.launch import diverged, share_machine
+from attractor.study.launch import share_machine
 from attractor.study.plan import Conduct, plan_study, write_plan
 from attractor.study.run import run_study
 from attractor.study.study import CONTROL, Axis, Study, longer
@@ -129,8 +129,7 @@ def run_with_legs(
 ) -> dict[str, str]:
     """Carry out a comparison and its further studies, and return the failures by name.
 
-    All plans are written before the first run, so that the report never shows those of an earlier comparison. That a
-    run at a higher learning rate diverges is a result, and no failure.
+    All plans are written before the first run, so that the report never shows those of an earlier comparison.
     """
     refuse_foreign_folder(conduct.folder_of(study))
     for leg in legs:
@@ -139,7 +138,7 @@ def run_with_legs(
     failures = run_study(study, conduct, runtime, console)[1]
     for leg in legs:
         failed = run_study(leg, beside(conduct, leg), runtime, console)[1]
-        failures |= {f"{name}, {leg.name}": why for name, why in failed.items() if not diverged(why)}
+        failures |= {f"{name}, {leg.name}": why for name, why in failed.items()}
     return failures
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from attractor.console import now_and_then, print_line, run_progress
 from attractor.runs.appended_lines import AddedLines
-from attractor.runs.run_folder import RunFolder
+from attractor.runs.run_folder import DIVERGED, RunFolder
 from attractor.study.launch import Job
 from attractor.train.display import in_numbers, shown, time_left
 
@@ -69,7 +69,10 @@ class LiveView:
 
     def _announce(self, job: Job) -> None:
         summary = RunFolder.open(job.path).summary() if job.finished else None
-        outcome = "failed" if summary is None else f"{summary['metric']['name']} {shown(summary['metric']['value'])}"
+        outcome = "failed"
+        if summary is not None:
+            metric = f"{summary['metric']['name']} {shown(summary['metric']['value'])}"
+            outcome = summary.get(DIVERGED, metric)
         for note in job.notes():
             print_line(self.console, f"{job.name}: {note}")
         n_all = len(self.jobs)

@@ -40,6 +40,9 @@ class Evaluation:
         return {"name": name, "value": self.measures.get(name, self.accuracy), "better": "higher"}
 
 
+OF_DIVERGED = Evaluation(math.nan, math.nan, None)
+
+
 @torch.no_grad()
 def validate(
     model: LanguageModel, task: Task, config: TrainConfig, part: str = "valid", judge: Judge | None = None

@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 
-from attractor.errors import RunInterrupted, RunStopped, WritingError
+from attractor.errors import RunInterrupted, WritingError
 from attractor.files.code import code_option
 from attractor.models.diagnostics import summary_of_diagnostics
-from attractor.runs.run_folder import RunFolder
+from attractor.runs.run_folder import DIVERGED, RunFolder
 from attractor.tasks import Task
 from attractor.tasks.text import TextTask
 from attractor.train import checkpoint
@@ -33,6 +33,7 @@ from attractor.train.config import Runtime, TrainConfig
 from attractor.train.damage import is_intact, set_damage_aside
 from attractor.train.display import Display
 from attractor.train.distributed import World
+from attractor.train.evaluate import OF_DIVERGED
 from attractor.train.formulas import save_code
 from attractor.train.hardware import resolve_device
 from attractor.train.heap import freed_memory_kept
@@ -56,6 +57,7 @@ def train(
 ) -> dict[str, Any]:
     """Carry the run at `path` to its end, from wherever it stands, and return its summary.
 
+    A run that diverges ends, too: its summary has the reason as `diverged`, and no loss. Under "rollback" it goes on.
     Each observer is called with every record of the metrics, in the first process.
     """
     world = World.from_environment()
@@ -65,6 +67,8 @@ def train(
     task = config.build_task()
     folder = RunFolder.create(path, config.identity(task))
     with world.joined(device, runtime.collective_timeout), ExitStack() as until_the_end:
+        if runtime.on_divergence == "rollback":
+            world.first_does(folder.reopen)
         if not world.first_does(lambda: folder.finished and is_intact(folder)):
             world.first_does(lambda: until_the_end.enter_context(folder.hold()))
             for line in world.first_does(lambda: set_damage_aside(folder)):
@@ -133,17 +137,15 @@ class Run(Trainer):
         self.display.begin(self.facts(), self.state.step, self.config.n_steps)
         self.model.train()
         self.roll_back()  # a run that an earlier session left diverged
-        if self.divergence is not None and self.state.step >= self.config.n_steps:
-            raise RunStopped(self.why_stopped)  # no step is left in which it could recover
         with self.compiling:
-            while self.state.step < self.config.n_steps:
+            while self.state.step < self.config.n_steps and self.divergence is None:
                 with self.batches_ahead():
                     self.take_steps(stop)
 
     def take_steps(self, stop: StopRequest) -> None:
         """Take steps up to the end, or until the run is rolled back."""
         state, n_steps = self.state, self.config.n_steps
-        while state.step < n_steps:
+        while state.step < n_steps and self.divergence is None:
             with self.counting_seconds():
                 self.unread.append(self.take_step())
             self.display.taken(self.step)
@@ -156,8 +158,6 @@ class Run(Trainer):
                 if self.roll_back():
                     return
                 self.observe(stop_signal, stop.saving, bool(is_time))
-                if self.divergence is not None:
-                    raise RunStopped(self.why_stopped)
                 if stop_signal and state.step < n_steps:
                     caveat = "" if self.checkpoints.saved_finite else f", but {self.where_good}"
                     message = f"interrupted after step {state.step}, saved{caveat}. {self.how_to_resume}"
@@ -232,7 +232,7 @@ class Run(Trainer):
         saved = "The weights from before are saved" if self.checkpoints.saved_finite else "The newest weights are saved"
         others = ", or --on-divergence rollback" if self.runtime.on_divergence == "stop" else ""
         return (
-            f"{self.divergence}{after}. {saved} in '{self.folder.checkpoints}', but {self.where_good}; "
+            f"{self.divergence}{after}. {saved} in its checkpoints, but {self.where_good}; "
             f"try a lower lr or precision bf16{others}"
         )
 
@@ -292,6 +292,8 @@ class Run(Trainer):
     def conclude(self) -> dict[str, Any]:
         """Write and return the summary: the last validation, the costs, and the step of the best weights."""
         state = self.state
+        if self.divergence is not None:
+            self.validation.latest = dict.fromkeys(self.task.valid_sets, OF_DIVERGED)
         if not self.validation.latest:  # an earlier session ended between the last checkpoint and the summary
             self.validation.evaluate()
         result = self.validation.decisive
@@ -310,6 +312,7 @@ class Run(Trainer):
             "skipped_steps": state.skipped_steps,
             "loss_spikes": state.loss_spikes,
             "wall_seconds": state.train_seconds,
+            **({DIVERGED: self.why_stopped} if self.divergence is not None else {}),
             **({"rollbacks": len(state.rollbacks), "data_skipped": state.rollbacks} if state.rollbacks else {}),
             **({"compile_seconds": state.compile_seconds} if self.config.compile else {}),
         }

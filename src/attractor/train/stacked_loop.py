@@ -89,20 +89,19 @@ class StackedRun(Run):
 
     training: "StackedTraining"
     row: int
-    stopped: str | None = None  # why the run stopped early
+    has_stopped = False
 
     def join(self, training: "StackedTraining", row: int) -> None:
         self.training, self.row, self.memory = training, row, training.memory
         self.folder.write(ENVIRONMENT, self.folder.environment | {"stacked": len(training.runs)})
         self.folder.seal()
-        if self.divergence is not None and self.state.step >= self.config.n_steps:
-            self.stopped = self.why_stopped  # no step is left in which it could recover
+        self.has_stopped = self.divergence is not None
 
     def account_for(self, rate: float, numbers: Mapping[str, float]) -> None:
         super().account_for(rate, numbers)
         if self.divergence is not None:
             self.checkpoints.save()
-            self.stopped = self.why_stopped
+            self.has_stopped = True
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         # A separate run would still have the random state of its seed, since a stackable model draws nothing.
@@ -153,7 +152,7 @@ class StackedTraining:
 
     @property
     def alive(self) -> list[StackedRun]:
-        return [run for run in self.runs if run.stopped is None]
+        return [run for run in self.runs if not run.has_stopped]
 
     def carry_out(self, stop: StopRequest) -> None:
         for run in self.runs:
@@ -219,8 +218,8 @@ class StackedTraining:
         return self.evaluated[part]
 
 
-def train_stack(runs: Sequence[StackedRun], traced: bool | None = None) -> dict[int, str]:
-    """Carry runs of one configuration and several seeds to their end, and return by seed why a run stopped early."""
+def train_stack(runs: Sequence[StackedRun], traced: bool | None = None) -> None:
+    """Carry runs of one configuration and several seeds to their end."""
     together = StackedTraining(runs, traced)
     try:
         with StopRequest(runs[0].overdue) as stop, freed_memory_kept(), runs[0].quick_products():
@@ -228,6 +227,5 @@ def train_stack(runs: Sequence[StackedRun], traced: bool | None = None) -> dict[
     finally:
         for run in runs:
             run.close()
-    for run in together.alive:
+    for run in runs:
         run.conclude()
-    return {run.config.seed: run.stopped for run in runs if run.stopped is not None}
