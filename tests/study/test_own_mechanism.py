@@ -110,7 +110,7 @@ def test_a_name_of_attractor_and_an_error_are_one_line_with_the_place(file: Path
     file.write_text(CODE.replace("layout.n_queries", "layout.n_query"))
     line = 1 + CODE[: CODE.index("layout.n_queries")].count("\n")
     code, said = attractor(file.parent, "study", "plan", file.name)
-    place = f"study file '{file}' line {line} fails: AttributeError: 'HeadLayout' object has no attribute 'n_query'"
+    place = f"file '{file}' line {line} fails: AttributeError: 'HeadLayout' object has no attribute 'n_query'"
     assert (code, f"error: {place}; mend that line\n" in said, "Traceback" in said) == (2, True, False)
 
 
@@ -120,10 +120,10 @@ def test_a_run_that_fails_in_the_mechanism_names_the_line(file: Path, tmp_path: 
     beside.write_text(CODE.replace("return q * cos + k * sin, k", "return q * cosine, k"))
     file.write_text(f"from {beside.stem} import STUDY\n")
     job = Job(turned(file), tmp_path / "run", "turn")
-    code, failures = attempt([job], lambda: train_one([job], Runtime(device="cpu")))
+    code, reason = attempt([job], lambda: train_one([job], Runtime(device="cpu")))
     line = 1 + CODE[: CODE.index("return q * cos + k")].count("\n")
-    why = f"study file '{beside}' line {line} fails: NameError: name 'cosine' is not defined; mend that line"
-    assert (code, failures) == (1, {job.name: why})
+    why = f"file '{beside}' line {line} fails: NameError: name 'cosine' is not defined; mend that line"
+    assert (code, reason) == (1, why)
     sys.modules.pop(beside.stem)
 
 

@@ -9,21 +9,28 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from attractor.attention import PRESETS
+from attractor.attention import PRESETS, Whole
 from attractor.console import with_prefix
 from attractor.errors import InputError
 from attractor.kernels.coupling import Program, apply_force, integrate_reference
 from attractor.kernels.differential import IMPLEMENTATIONS, differential_attention_reference
 from attractor.kernels.logsumexp import attention_logsumexp_reference
 from attractor.models import SIZES, FastSlowConfig, TransformerConfig
+from attractor.study.budget import balanced, costs_in_words
 from attractor.tasks.text import Text
 from attractor.train.calibrate import RunCosts
 from attractor.train.config import TrainConfig
-from attractor.train.parts import forward_flops, parameters_by_part, training_flops_per_token, without_data
+from attractor.train.parts import (
+    counted_by_parameters,
+    forward_flops,
+    parameters_by_part,
+    training_flops_per_token,
+    without_data,
+)
 from attractor.train.plan import differences, other_vocabulary, plan_processes, plan_run, print_plans
 from tiers import tiered
 
@@ -39,6 +46,30 @@ def test_flops_are_six_for_each_weight_and_each_causal_product() -> None:
     by_hand = {"project": 2 * 48, "couple": 0, "score": 2 * 32, "output": 2 * 16, "mlp": 2 * 72, "readout": 2 * 40}
     assert forward_flops(SMALL, 7) == by_hand
     assert training_flops_per_token(SMALL, seq_len=7) == 3 * sum(by_hand.values())
+
+
+class OfValues(nn.Module):
+    """What it does depends on a value, as kernels depend on more than torch's operations."""
+
+    def __init__(self, d_model: int, n_heads: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(d_model, d_model, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(x) if float(self.out.weight.detach().sum()) < 99 else self.out(2 * x)
+
+
+def test_a_module_that_cannot_run_without_data_counts_by_its_parameters() -> None:
+    """Criterion: of 2 layers each counts 2 x 4 x 4, the rest as ever. No budget of FLOPs is matched by such a count."""
+    own = SMALL.replace(attention=Whole(OfValues), positions="learned", n_layers=2)
+    assert counted_by_parameters(own, 7)
+    assert not counted_by_parameters(SMALL, 7)
+    by_hand = {"project": 2 * 2 * 16, "couple": 0, "score": 0, "output": 0, "mlp": 2 * 2 * 72, "readout": 2 * 40}
+    assert forward_flops(own, 7) == by_hand
+    configs = {name: TrainConfig().replace(model=model, seq_len=7) for name, model in (("a", SMALL), ("b", own))}
+    assert "counts as two FLOPs a parameter" in costs_in_words(configs["b"])
+    with pytest.raises(InputError, match=r"budget must be tokens, parameters or wall .* got \"flops for 'b'\""):
+        balanced(configs, "a", "flops", lambda row: 1.0)
 
 
 def test_a_token_attends_to_all_keys_without_causality() -> None:

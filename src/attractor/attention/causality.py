@@ -11,6 +11,7 @@ model generate. The same random numbers are drawn in both passes, so that dropou
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -44,13 +45,10 @@ def refuse_leaks(make: Callable[[], nn.Module], name: str, d_model: int, causal:
 
 
 def _settings(module: nn.Module, d_model: int) -> Iterator[tuple[nn.Module, Tensor, str]]:
-    """Yield the module and inputs in each setting, in fp64 where the module computes in it."""
-    dtype = torch.float64
-    try:
-        copy.deepcopy(module).double()(torch.randn(2, LENGTH, d_model, dtype=dtype))
-    except Exception:  # the module has numbers of its own precision; what else is wrong is found below
-        dtype = torch.float32
-    module, x = module.to(dtype), torch.randn(2, LENGTH, d_model, dtype=dtype)
+    """Yield the module and inputs in each setting, on the CPU and in fp64 where the module computes so."""
+    x = torch.randn(2, LENGTH, d_model)
+    place = place_of(module, x)
+    module, x = module.to(*place), x.to(*place)
     for random in (False, True):
         if random:
             with torch.no_grad():
@@ -60,6 +58,16 @@ def _settings(module: nn.Module, d_model: int) -> Iterator[tuple[nn.Module, Tens
         for training in (True, False):
             setting = f"in {'training' if training else 'evaluation'}" + f" {TRAINED}" * random
             yield module.train(training), x, setting
+
+
+def place_of(module: nn.Module, x: Tensor) -> tuple[str, torch.dtype]:
+    """Return the first place where the module computes, or else the last one, where the reason is found."""
+    places = [("cpu", torch.float64), ("cpu", torch.float32), ("cuda", torch.float32)]  # some kernels are a GPU's alone
+    for place in places if torch.cuda.is_available() else places[:2]:
+        with suppress(Exception):
+            copy.deepcopy(module).to(*place)(x.to(*place))
+            break
+    return place
 
 
 def _run(module: nn.Module, x: Tensor, name: str) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attractor.attention.causality import LENGTH, refuse_leaks
+from attractor.attention.causality import LENGTH, place_of, refuse_leaks
 from attractor.attention.layer import Attention, build
 from attractor.attention.named import label_of, resolved
 from attractor.attention.whole import Whole, WholeLayer
@@ -41,11 +41,13 @@ def check(named: Any, d_model: int = 32, n_heads: int = 4) -> list[Finding]:
     refusal = _refusal(lambda: refuse_leaks(lambda: _OutputAlone(build(mechanism, d_model, n_heads)), name, d_model))
     if refusal is not None:
         return [Finding("sees the past alone", False, refusal)]
+    x = torch.randn(2, LENGTH, d_model)
+    device = place_of(layer, x)[0]
     n_parameters = sum(parameter.numel() for parameter in layer.parameters())
     return [
         Finding("B T D to B T D", True, f"{n_parameters:,} parameters at width {d_model} with {n_heads} heads"),
         Finding("sees the past alone", True, "at its initial and at random parameters, in training and evaluation"),
-        *_findings(layer, torch.randn(2, LENGTH, d_model)),
+        *_findings(layer.to(device), x.to(device)),
     ]
 
 
@@ -79,7 +81,7 @@ def _reaches(parameter: nn.Parameter, out: Tensor) -> bool:
 
 
 def _in_bf16(layer: nn.Module, x: Tensor) -> Tensor:
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+    with torch.autocast(x.device.type, torch.bfloat16), torch.no_grad():
         out: Tensor = layer(x)[0]
     return out
 

@@ -240,9 +240,7 @@ def error_in_executed_code(error: Exception) -> InputError | None:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent in folders]
     if not frames:
         return None
-    return InputError(
-        f"study file '{frames[-1].filename}' line {frames[-1].lineno} fails: {in_words(error)}; mend that line"
-    )
+    return InputError(f"file '{frames[-1].filename}' line {frames[-1].lineno} fails: {in_words(error)}; mend that line")
 
 
 def in_words(error: BaseException) -> str:

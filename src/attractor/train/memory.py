@@ -14,6 +14,7 @@ so a run for which (3) exceeds the free memory cannot fit. A compiled run may sa
 do; for such a run (2) counts the inputs of the blocks alone.
 """
 
+import logging
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -166,6 +167,8 @@ def _pass_bytes_or_least(config: TrainConfig, rows: int, device_type: str, param
     count = partial(_pass_bytes, rows=rows, device_type=device_type)
     if max(embedded, parameters) > BEYOND_ANY_MACHINE:
         return least
+    log = logging.getLogger("torch._subclasses.fake_tensor")  # prints a traceback of what it cannot run
+    was_disabled, log.disabled = log.disabled, True
     try:
         if not config.compile:
             return _extrapolated(count, config)
@@ -174,6 +177,8 @@ def _pass_bytes_or_least(config: TrainConfig, rows: int, device_type: str, param
         return PassBytes(after_forward, after_forward)
     except Exception:  # operations of an equilibrium depend on data; and no estimate may end a run
         return least
+    finally:
+        log.disabled = was_disabled
 
 
 @lru_cache(maxsize=256)
