@@ -95,18 +95,22 @@ def _counted(config: ModelConfig, seq_len: int) -> tuple[Mapping[str, int], Mapp
         once, twice = counted(n_iterations=1), counted(n_iterations=2)
         return {name: n + (model.n_iterations - 1) * (twice[name] - n) for name, n in once.items()}  # (4)
 
-    own: list[WholeLayer] = []
+    whole_layers: list[WholeLayer] = []
     try:
         flops = counted_in_whole()
     except Exception:
-        own = [module for module in model.modules() if isinstance(module, WholeLayer)]
-        if not own:
+        whole_layers = [module for module in model.modules() if isinstance(module, WholeLayer)]
+        if not whole_layers:
             raise
-        for layer in own:
+        for layer in whole_layers:
             layer.module = _ProductOfParameters(layer.module)  # (5)
         flops = counted_in_whole()
     layers = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
-    return flops, {name: layer.window for name, layer in layers.items() if layer.config.score.over_pairs}, bool(own)
+    return (
+        flops,
+        {name: layer.window for name, layer in layers.items() if layer.config.score.over_pairs},
+        bool(whole_layers),
+    )
 
 
 def counted_by_parameters(config: ModelConfig, seq_len: int) -> bool:
