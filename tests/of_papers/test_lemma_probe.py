@@ -61,7 +61,7 @@ def test_the_lemma_is_measured_at_the_last_weights(
     monkeypatch.setattr(probe, "last_weights", lambda run: "last")
     monkeypatch.setattr(probe, "best_weights", lambda run: "best")
     monkeypatch.setattr(probe.checkpoint, "load_weights", lambda path, model: loaded.append(path))
-    job: Any = SimpleNamespace(name="run", path=tmp_path, config=config, finished=True)
+    job: Any = SimpleNamespace(name="run", path=tmp_path, config=config, finished=True, diverged=None)
     nothing = replace(measured, measure=lambda model, config: {})
     probe.probe_runs([job], nothing, Runtime(device="cpu"), Console(quiet=True))
     assert loaded == [weights]
