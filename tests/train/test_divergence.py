@@ -105,6 +105,9 @@ def test_a_run_that_diverged_has_no_loss_and_takes_no_step_when_its_command_is_r
             assert math.isnan(quantity.compared(run))
     assert RunFolder.open(tmp_path).state == "diverged"
     assert observe(tmp_path).rows["standard"][0].diverged
+    assert Job(config, tmp_path).diverged == summary["diverged"]
+    (tmp_path / "summary.json").write_text("{")  # a damaged run stops nothing else: it is left out where it is read
+    assert Job(config, tmp_path).diverged is None
 
 
 def test_the_last_good_checkpoint_outlives_all_that_follow_it(

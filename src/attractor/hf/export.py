@@ -23,7 +23,6 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from attractor.attention.config import AttentionConfig
-from attractor.attention.named import Mechanism
 from attractor.corpus.tokenizer import Tokenizer
 from attractor.corpus.tokenizer_settings import TokenizerSettings
 from attractor.errors import InputError, require
@@ -77,7 +76,7 @@ def export_model(
     refuse_inhabited(folder)
     if self_contained and to is None:
         step = "export with --no-self-contained (self_contained=False), and hand your file on beside the folder"
-        _refuse_own_code(model.config.mechanisms, step)
+        _refuse_own_code(model.config.own_code, step)
     if SIZE.fullmatch(max_shard_size) is None:
         raise InputError(f"max_shard_size must be a size such as {LARGEST_FILE} or 500MB, got {max_shard_size!r}")
     if tokenizer is not None and tokenizer.n_spelled > model.config.vocab_size:
@@ -190,7 +189,8 @@ def export_replaced(model: PreTrainedModel, folder: str | Path, max_shard_size: 
     replaced = getattr(model.config, RECORD, None)
     require(bool(replaced), "model", "one whose attention has been replaced", type(model).__name__)
     mechanisms = [AttentionConfig.from_dict(record["attention"]) for record in replaced or ()]
-    _refuse_own_code(mechanisms, "save it with save_pretrained, and hand your file on beside it")
+    own_code = [code for mechanism in mechanisms for code in mechanism.own_code]
+    _refuse_own_code(own_code, "save it with save_pretrained, and hand your file on beside it")
     folder = Path(folder)
     refuse_inhabited(folder)
     with complete_or_absent(folder.resolve()) as unfinished:
@@ -201,8 +201,8 @@ def export_replaced(model: PreTrainedModel, folder: str | Path, max_shard_size: 
     return folder
 
 
-def _refuse_own_code(mechanisms: Iterable[Mechanism], step: str) -> None:
-    names = ", ".join(name_in_code(code) for mechanism in mechanisms for code in mechanism.own_code)
+def _refuse_own_code(own_code: Iterable[Any], step: str) -> None:
+    names = ", ".join(map(name_in_code, own_code))
     require(not names, "attention", "of attractor's own stages, whose code is written beside the model", names, step)
 
 

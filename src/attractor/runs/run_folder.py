@@ -162,7 +162,7 @@ class RunFolder:
     def state(self) -> str:
         """Return `finished`, `diverged`, `running`, `interrupted`, or `not begun` where nothing was recorded yet."""
         if self.finished:
-            return ended(self.summary() or {})
+            return ended(read_object(self.path / SUMMARY) or {})
         if is_held(self.path):
             return "running"
         return "interrupted" if self.begun else "not begun"

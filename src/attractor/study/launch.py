@@ -73,7 +73,9 @@ class Job:
     @property
     def diverged(self) -> str | None:
         """Why a run that has ended has no result."""
-        return (RunFolder(self.path, {}).summary() or {}).get(DIVERGED) if self.finished else None
+        with suppress(InputError):  # who reads the result of a damaged run reports it, and leaves it out
+            return (RunFolder(self.path, {}).summary() or {}).get(DIVERGED)
+        return None
 
     @property
     def has_checkpoint(self) -> bool:
