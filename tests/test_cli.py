@@ -202,7 +202,7 @@ def test_options_change_only_their_fields_of_the_recipe(attractor: Command, trai
     stored = json.loads(Path(trained, "config.json").read_text())
     recipe = json.loads(json.dumps(RECIPES["laptop"].to_dict()))
     assert {name for name in recipe if stored[name] != recipe[name]} == {
-        *("model", "task", "n_steps", "warmup_steps", "seq_len", "batch_size", "eval_batches"),
+        *("model", "task", "n_steps", "warmup_steps", "seq_len", "eval_batches"),
     }
     changed = {name for name, value in recipe["model"].items() if stored["model"][name] != value}
     assert changed == {"d_model", "n_heads", "n_layers", "d_ff", "max_seq_len"}

@@ -239,7 +239,7 @@ plan mla --attention=gated => attention must be left out where mechanisms are na
 plan --resume=nowhere
 plan --json=perhaps
 plan --resume=run --lr=0.1 => lr must be left out with --resume
-plan --device=cpu --devices=3 => batch_size / accumulation must be divisible by the number of processes, 3, got 8 / 1
+plan --device=cpu --devices=3 => batch_size / accumulation must be divisible by the number of processes, 3, got 4 / 1
 plan --devices=2 --parallel=fdsp => unknown parallel 'fdsp'; did you mean 'fsdp'?
 generate => run must be given; write attractor generate RUN
 generate --run=run => unknown option --run; write attractor generate RUN

@@ -100,7 +100,7 @@ BAD: list[tuple[str, Any]] = [
     *(("lr", value) for value in (0, -1e-3, math.nan, math.inf)),
     *(("weight_decay", value) for value in (-0.1, math.nan, math.inf)),
     *(("betas", value) for value in ((0.9,), (0.9, 1.0), (-0.1, 0.9))),
-    *(("seed", -1), ("warmup_steps", -1), ("warmup_steps", 700), ("clip", 0), ("clip", -1.0), ("dropout", 1.0)),
+    *(("seed", -1), ("warmup_steps", -1), ("warmup_steps", 1_120), ("clip", 0), ("clip", -1.0), ("dropout", 1.0)),
     *(("accumulation", 3), ("d_model", 63), ("n_kv_heads", 3), ("positions", "sinusoidal")),
 ]
 

@@ -32,11 +32,11 @@ MAX_STACK = 8  # runs in one process
 
 def prefer_stacked(device: str) -> bool:
     """Say whether stacked seeds are faster than separate runs: on a GPU, where launching kernels takes most time."""
-    # On two x86 cores (torch 2.13, processor seconds of one thread), four stacked seeds of the laptop recipe are 1.11
-    # (standard) and 1.12 (coupled-euler) times as fast as separate ones, and 0.95 times at d_model=128, n_layers=4.
-    # That gain is less than the loss from threads in place of processes. On a GPU, work around the arithmetic bounds
-    # small models. Stacking five seeds reduces that work by a factor of 3.8 to 4.5 with a trace, and of 1.8 to 2.5
-    # without.
+    # On two x86 cores (torch 2.13, processor seconds of one thread), four stacked seeds of the laptop recipe in batches
+    # of 8 are 1.11 (standard) and 1.12 (coupled-euler) times as fast as separate ones, and 0.95 times at d_model=128,
+    # n_layers=4. That gain is less than the loss from threads in place of processes. On a GPU, work around the
+    # arithmetic bounds small models. Stacking five seeds reduces that work by a factor of 3.8 to 4.5 with a trace, and
+    # of 1.8 to 2.5 without.
     return resolve_device(device).type == "cuda"
 
 

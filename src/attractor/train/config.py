@@ -52,20 +52,20 @@ class TrainConfig(PrintsChanges):
     """seed of initial weights and of the data's order"""
     start: str | None = None
     """run folder whose best weights are the start"""
-    n_steps: int = 560
+    n_steps: int = 1_120
     """optimizer steps"""
-    batch_size: int = 8
+    batch_size: int = 4
     """sequences per step; auto: in pieces that fit"""
     accumulation: int = 1
     """micro-batches that make up a step"""
     seq_len: int = 64
     """tokens per sequence"""
-    lr: float = 5e-3
+    lr: float = 2.5e-3
     """peak learning rate"""
     schedule: str = "cosine"
     """rate after warm-up: cosine or constant"""
-    warmup_steps: int = 56
-    """steps of linear warm-up; keeps its share of n_steps"""
+    warmup_steps: int = 112
+    """linear warm-up; keeps its share of n_steps"""
     betas: tuple[float, float] = (0.9, 0.95)
     """the two averaging rates of AdamW"""
     weight_decay: float = 0.1
@@ -102,9 +102,9 @@ class TrainConfig(PrintsChanges):
     """recompute whole blocks (blocks), or only what is cheap (cheap)"""
     compile: bool = False
     """use torch.compile, as long runs on one GPU do"""
-    eval_every: int = 80
+    eval_every: int = 160
     """steps between evaluations"""
-    eval_batches: int | None = 32
+    eval_batches: int | None = 64
     """batches of an evaluation; none: all"""
     max_bad_steps: int = 10
     """non-finite steps in a row after which a run stops"""
