@@ -2,6 +2,7 @@
 
 import io
 import threading
+from contextlib import redirect_stderr
 
 import pytest
 from rich.console import Console
@@ -71,8 +72,12 @@ def test_without_a_terminal_a_preparation_names_its_source_at_once_and_its_progr
 def test_a_silent_command_reports_that_it_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = Lines()
     monkeypatch.setattr("sys.stderr", stderr)
-    with heartbeat(FilteredConsole(file=io.StringIO()), "attractor data prepare", seconds=0.01):
+    with (
+        heartbeat(FilteredConsole(file=io.StringIO()), "attractor data prepare", seconds=0.01),
+        redirect_stderr(io.StringIO()) as message,  # as where a wrong command line is read
+    ):
         assert stderr.written.wait(timeout=60)
+    assert message.getvalue() == ""
     assert stderr.getvalue().startswith("attractor data prepare: at work for ")
 
 

@@ -21,7 +21,7 @@ EXECUTED = "'study.py' is Python code from outside of attractor's repository, an
 STUDY = """
 from attractor.study import Axis, Quantity, Scale, Study
 from attractor.train.config import RECIPES
-base = RECIPES["laptop"].replace(d_model=WIDTH, n_steps=2, warmup_steps=0)
+base = RECIPES["laptop"].replace(d_model=WIDTH, batch_size=8, n_steps=2, warmup_steps=0)
 STUDY = Study(title="t", question="q", source="s", rows=Axis("attention", {"standard": {}}),
     baseline="standard", scales={"smoke": Scale(base, (0, 1))}, quantities=(Quantity("l", "valid_loss"),))
 """
@@ -44,7 +44,7 @@ def test_a_run_that_cannot_fit_is_refused_in_one_line_before_anything_is_written
 
 
 def test_a_long_sequence_is_refused_with_the_accumulation_that_fits(attractor: Command) -> None:
-    said = attractor("train", "--device=cpu", "--seq-len=200000")
+    said = attractor("train", "--device=cpu", "--batch-size=8", "--seq-len=200000")
     assert_refused(said, "batch_size must leave", "give accumulation=")
 
 
@@ -87,12 +87,12 @@ def test_auto_stores_the_chosen_batch_and_accumulation(attractor: Command, monke
     sizes = [option for option in TINY if "batch" not in option]
     code, out, err = attractor("train", *sizes, *SHORT, "--batch-size=auto", "--out=roomy")
     assert code == 0, err
-    assert out.splitlines()[0].startswith("batch_size=auto: accumulation=1 with batch_size=8, so that 8 sequences go")
-    monkeypatch.setattr(fit, "free_bytes", lambda device: fit.RESERVED + 2**20)
+    assert out.splitlines()[0].startswith("batch_size=auto: accumulation=1 with batch_size=4, so that 4 sequences go")
+    monkeypatch.setattr(fit, "free_bytes", lambda device: fit.RESERVED + 2**19)
     code, out, err = attractor("train", *sizes, *SHORT, "--batch-size=auto", "--out=narrow")
     assert code == 0, err
     stored = [json.loads(Path(run, "config.json").read_text()) for run in ("roomy", "narrow")]
-    assert [config["batch_size"] for config in stored] == [8, 8]
+    assert [config["batch_size"] for config in stored] == [4, 4]
     assert stored[0]["accumulation"] == 1 < stored[1]["accumulation"]
     (plan,) = json.loads(attractor("plan", *sizes, *SHORT, "--batch-size=auto", "--no-calibrate", "--json")[1])["plans"]
     assert plan["config"]["accumulation"] == stored[1]["accumulation"]

@@ -53,8 +53,8 @@ def nested_reprs(config: Any) -> str:
 def test_a_printed_config_is_short() -> None:
     assert repr(TrainConfig()) == "TrainConfig()"
     assert repr(AttentionConfig()) == "AttentionConfig()"
-    gated = TrainConfig(n_steps=100, model=TransformerConfig(attention="gated"))
-    assert repr(gated) == "TrainConfig(model=TransformerConfig(attention='gated'), n_steps=100)"
+    gated = TrainConfig(n_steps=200, model=TransformerConfig(attention="gated"))
+    assert repr(gated) == "TrainConfig(model=TransformerConfig(attention='gated'), n_steps=200)"
     assert repr(Text("a corpus")) == "Text(corpus='a corpus')"
     assert repr(PRESETS["coupled-linear"]) == "AttentionConfig(couple=Euler(force='linear'))"
 

@@ -313,7 +313,7 @@ def test_half_precision_learns_and_keeps_fp32_master_weights(
 ) -> None:
     """Criterion: products run in half precision, the loss falls as in fp32, and weights and optimizer state stay fp32.
     The checkpoint holds the scaler's state if and only if there is a scaler."""
-    config = config.replace(precision=precision, n_steps=40, dropout=0.0, eval_every=40)
+    config = config.replace(precision=precision, n_steps=40, lr=5e-3, dropout=0.0, eval_every=40)
     run = build_run(config, tmp_path / "probe", runtime)
     seen = []
     run.model.blocks[0].mlp.register_forward_hook(lambda module, inputs, out: seen.append(out.dtype))

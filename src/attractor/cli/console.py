@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -57,4 +58,4 @@ def heartbeat(console: Console, command: str, seconds: float = SECONDS_BETWEEN) 
         is_silent = time.monotonic() - console.printed >= 0.9 * seconds
         return f"{command}: at work for {in_time(at_work)}" if is_silent else ""
 
-    return SignOfLife(lambda text: print(text, file=sys.stderr, flush=True), line, seconds)
+    return SignOfLife(partial(print, file=sys.stderr, flush=True), line, seconds)

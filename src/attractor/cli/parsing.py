@@ -143,7 +143,9 @@ def _in_one_line(message: str, name: str) -> str:
     if complaint.startswith("Unrecognized"):
         word = complaint.partition(": ")[2]
         is_mechanism = word in names()["mechanisms"] and "--attention" in options
-        complaint = f"unknown word {word}" + (f"; write --attention {word}" if is_mechanism else "")
+        steps = [f"write --attention {word}"] if is_mechanism else []
+        steps += [f"write {o.written} before options" for o in options.values() if o.positional and "..." in o.kind]
+        complaint = "; ".join([f"unknown word {word}", *steps])
     elif (without := re.match(NO_VALUE, complaint)) and without[1] in options:
         complaint = f"{options[without[1]].name} must have a value; write {options[without[1]].written}"
     elif wrong := re.match(BAD_VALUE, complaint):
