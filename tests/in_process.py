@@ -53,6 +53,7 @@ def command_in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
             cli.main()
         except SystemExit as stopped:
             code = stopped.code
-        return Said(code, *capsys.readouterr())
+        out, err = capsys.readouterr()
+        return Said(code, out, without_heartbeat(err))
 
     return run

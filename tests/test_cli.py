@@ -39,7 +39,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def trained_once(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained") / "run"
-    command = ["attractor", "train", *TINY, *SHORT, f"--corpus={corpus}", f"--out={folder}"]
+    command = ["attractor", "train", *TINY, *SHORT, "--batch-size=8", f"--corpus={corpus}", f"--out={folder}"]
     with pytest.MonkeyPatch.context() as patched, redirect_stdout(StringIO()):
         patched.setattr(sys, "argv", command)
         cli.main()
@@ -202,7 +202,7 @@ def test_options_change_only_their_fields_of_the_recipe(attractor: Command, trai
     stored = json.loads(Path(trained, "config.json").read_text())
     recipe = json.loads(json.dumps(RECIPES["laptop"].to_dict()))
     assert {name for name in recipe if stored[name] != recipe[name]} == {
-        *("model", "task", "n_steps", "warmup_steps", "seq_len", "eval_batches"),
+        *("model", "task", "n_steps", "warmup_steps", "seq_len", "batch_size", "eval_batches"),
     }
     changed = {name for name, value in recipe["model"].items() if stored["model"][name] != value}
     assert changed == {"d_model", "n_heads", "n_layers", "d_ff", "max_seq_len"}

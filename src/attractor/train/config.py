@@ -34,8 +34,8 @@ SCHEDULES: dict[str, Callable[[float], float]] = {  # factors of the learning ra
 }
 
 # This model learns to use its context within seconds on one core, so that a comparison on a laptop can tell mechanisms
-# apart. With learned positions it does not: the control without attention was then the better one (LOG.md,
-# 2026-11-20).
+# apart. With learned positions that takes longer: after as many steps the control without attention was the better
+# one (LOG.md, 2026-11-20).
 LAPTOP = TransformerConfig(
     vocab_size=320, d_model=64, n_heads=4, n_layers=2, d_ff=192, max_seq_len=256, positions="rope"
 )
