@@ -72,6 +72,7 @@ WANDB = """"Name","State","Created","Runtime","seed","model","val/loss","train/l
 "happy-sun-1","finished","2026-01-02T10:00:00.000Z","120","0","standard","3.3","3.0"
 "wise-sea-2","crashed","2026-01-02T11:00:00.000Z","60","1","standard","5.0","4.9"
 "calm-oak-3","finished","2026-01-02T12:00:00.000Z","121","0","mine","3.2","2.9"
+"late-elm-4","running","2026-01-02T12:30:00.000Z","9","1","mine","7.0","7.1"
 """
 CHART = """"Step","std-s0 - val/loss","std-s0 - val/loss__MIN","std-s0 - val/loss__MAX","mine-s0 - val/loss"
 "0","9","9","9","9.5"
@@ -129,7 +130,7 @@ WRITTEN: dict[str, tuple[dict[str, str], dict[str, str], dict[str, dict[Any, flo
     "columns called seed 1 and s2": ({"a.csv": ',"seed 1",s2\nx,1,2\n'}, {}, {"x": {1: 1.0, 2: 2.0}}, "each seed"),
     "steps, then a column for each seed": ({"m.csv": "step,0,1\n5,.1,.2\n"}, {"value": "3"}, {"m": {0: 0.2}}, "table"),
     "pandas": ({"a.csv": ",name,seed,acc\n0,x,0.0,5\n1,y,0.0,6\n"}, {}, {"x": {0: 5.0}, "y": {0: 6.0}}, "value: 'acc'"),
-    "W&B": ({"wandb.csv": WANDB}, {}, {"standard": {0: 3.3, 1: NAN}, "mine": {0: 3.2}}, "1 lines have a state"),
+    "W&B": ({"wandb.csv": WANDB}, {}, {"standard": {0: 3.3, 1: NAN}, "mine": {0: 3.2}}, "until their runs end"),
     "W&B chart": ({"chart.csv": CHART}, {}, {"std": {0: 4.0}, "mine": {0: 4.1}}, "chart of W&B"),
     "MLflow": ({"runs.csv": MLFLOW}, {}, {"standard": {0: 3.3}, "mine": {0: NAN}}, "value: 'metrics.val_loss'"),
     "Trainer": (
@@ -257,6 +258,7 @@ REFUSED: dict[str, tuple[dict[str, str] | Make, dict[str, str], str]] = {
     "two columns of values": ({"a.csv": "method,val_loss,val_acc\nx,1,2\n"}, {}, "'val_loss', 'val_acc' .*--value"),
     "no header, two numbers": ({"a.csv": "x,.1,.2\ny,.3,.4\n"}, {}, "'column 2', 'column 3' .*--value"),
     "a place beyond the columns": ({"a.csv": "x,.1\ny,.3\n"}, {"value": "3"}, "a column, got '3'; .*'row', 'value'"),
+    "a metric of texts": ({"a.csv": "method,loss\nx,5%\n"}, {}, "'loss' must hold numbers, and row 1 of .* has '5%'"),
     "no column of values": ({"a.csv": "method,seed\nx,1\n"}, {}, "none seems to; give --value"),
     "unknown column": ({"a.csv": "method,loss\nx,1\n"}, {"seed": "sed"}, "a column, got 'sed'; .* 'method', 'loss'"),
     "unknown value": ({"a.csv": "method,loss\nx,1\n"}, {"value": "los"}, "a column, got 'los'; .* 'method', 'loss'"),
@@ -265,6 +267,7 @@ REFUSED: dict[str, tuple[dict[str, str] | Make, dict[str, str], str]] = {
     "repeats of a seed": ({"a.csv": "method,seed,loss\nx,1,1\nx,1,2\n"}, {}, "'x' with seed 1 .* give --step"),
     "steps twice": ({"a.csv": "method,step,loss\nx,1,1\nx,1,2\n"}, {}, "two at step 1 .*--seed"),
     "a line without its step": ({"a.csv": "method,step,loss\nx,1,1\nx,,2\n"}, {}, "row 2 of '.*' has a value and none"),
+    "no run has ended": ({"a.csv": "method,loss,state\nx,1,running\n"}, {}, "got 'runs under way alone'; wait until"),
     "wide row": ({"a.csv": "method,loss\nx,1,2\n"}, {}, "3 fields where the header has 2"),
     "empty log": ({"a.log": ""}, {}, "is empty"),
     "unknown log": ({"a.log": "epoch 1, held-out 3\nepoch 2, held-out 2\n"}, {}, "--value 'val_loss:"),

@@ -259,4 +259,4 @@ def _runs(verdict: Verdict, comparison: Comparison) -> str:
         "against a number": f"by {verdict.n} runs",
     }
     missing = sum(why.startswith("missing") for why in verdict.lost.values())
-    return of[verdict.design] + (f" ({missing} seeds are missing on one side)" if missing else "")
+    return of[verdict.design] + (f" ({missing} seed{'s' * (missing > 1)} missing on one side)" if missing else "")

@@ -43,6 +43,7 @@ METRIC = re.compile(
 HELD_OUT = re.compile(r"(^|_)(val|valid|validation|eval|evaluation|test|heldout|dev)(_|$)")
 TRAINING = re.compile(r"(^|_)(train|training)(_|$)")
 FAILED = re.compile(r"crash(ed)?|fail(ed|ure)?|error|killed|diverged|oom", re.IGNORECASE)
+UNDER_WAY = re.compile(r"running|pending|queued|scheduled|preempt(ed|ing)|unfinished|in.progress", re.IGNORECASE)
 KEPT = {"keep": True, "kept": True, "true": True, "yes": True, "1": True}
 KEPT |= {"discard": False, "discarded": False, "false": False, "no": False, "0": False}
 KINDS = (  # of files that a folder may hold beside each other: the first kind that occurs is read
@@ -114,12 +115,16 @@ def _observations(
     lines = _Lines.of(table, value_column, step_column, files)
     if lines.n_failed:
         notes.append(
-            f"{lines.n_failed} lines have a state such as crashed: their runs count as failed, whatever they say"
+            f"lines with a state such as crashed, whose values count as nan, whatever they say: {lines.n_failed}"
         )
+    if lines.under_way:
+        notes.append(f"lines with a state such as running, left out until their runs end: {len(lines.under_way)}")
     keys: Sequence[Any] = seeds or (lines.paths if lines.steps else range(len(table)))  # without seeds a line is a run
     grouped: dict[str, dict[Any, list[int]]] = defaultdict(lambda: defaultdict(list))
     for n, (name, key) in enumerate(zip(names, keys, strict=True)):
-        grouped[name][key].append(n)
+        if n not in lines.under_way:
+            grouped[name][key].append(n)
+    require(bool(grouped), "data", "those of a run that has ended", "runs under way alone", "wait until one ends")
     rows: dict[str, dict[Seed, ObservedRun]] = {
         name: {key if seeds else n: lines.run(name, key if seeds else None, of_run) for n, (key, of_run) in runs}
         for name, runs in ((name, enumerate(of_row.items())) for name, of_row in grouped.items())
@@ -227,6 +232,9 @@ def _value_column(table: Table, value: str | None, taken: set[str | None]) -> st
         rank = 0 if HELD_OUT.search(plain) else 2 if TRAINING.search(plain) else 1
         rank = rank if METRIC.fullmatch(plain) else 3
         by_rank.setdefault(rank, []).append(name)
+    metric = next((name for name in table.columns if name not in taken and METRIC.fullmatch(_plain(name))), None)
+    if not by_rank and metric is not None:
+        return metric  # whoever reads its numbers names the cell that is none
     if not by_rank:
         raise InputError(f"a column must hold the values, and none seems to; give --value NAME, one of {columns}")
     best = by_rank[min(by_rank)]
@@ -327,6 +335,7 @@ class _Lines:
     steps: Sequence[float | None]
     of_run: Mapping[str, Sequence[Any]]  # by the name of a field of a run: seconds, tokens, date, kept
     n_failed: int
+    under_way: frozenset[int]
     in_order: bool  # the files are logs, in which the later of two values for one step counts
 
     @classmethod
@@ -351,6 +360,7 @@ class _Lines:
             [] if step is None else table.numbers(step),
             of_run,
             len(failed),
+            frozenset(n for n, state in enumerate(states) if state is not None and UNDER_WAY.fullmatch(state)),
             all(file.one_run for file in files),
         )
 
