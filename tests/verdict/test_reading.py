@@ -131,6 +131,18 @@ WRITTEN: dict[str, tuple[dict[str, str], dict[str, str], dict[str, dict[Any, flo
     "steps, then a column for each seed": ({"m.csv": "step,0,1\n5,.1,.2\n"}, {"value": "3"}, {"m": {0: 0.2}}, "table"),
     "pandas": ({"a.csv": ",name,seed,acc\n0,x,0.0,5\n1,y,0.0,6\n"}, {}, {"x": {0: 5.0}, "y": {0: 6.0}}, "value: 'acc'"),
     "W&B": ({"wandb.csv": WANDB}, {}, {"standard": {0: 3.3, 1: NAN}, "mine": {0: 3.2}}, "until their runs end"),
+    "W&B, by a setting": (
+        {"a.csv": "Name,State,lr,seed,acc\nsun,x,1e-3,0,1\nsea,x,1e-3,1,2\noak,x,2e-3,0,3\nelm,x,2e-3,1,4\n"},
+        {},
+        {"1e-3": {0: 1.0, 1: 2.0}, "2e-3": {0: 3.0, 1: 4.0}},
+        "row: 'lr', since each 'Name' has one run",
+    ),
+    "W&B, by one of two settings": (
+        {"a.csv": "Name,lr,wd,seed,acc\nsun,1,.1,0,1\nsea,1,.1,1,2\noak,2,.2,0,3\nelm,2,.2,1,4\n"},
+        {},
+        {"sun": {0: 1.0}, "sea": {1: 2.0}, "oak": {0: 3.0}, "elm": {1: 4.0}},
+        "--row may name another column: 'lr', 'wd'",
+    ),
     "W&B chart": ({"chart.csv": CHART}, {}, {"std": {0: 4.0}, "mine": {0: 4.1}}, "chart of W&B"),
     "MLflow": ({"runs.csv": MLFLOW}, {}, {"standard": {0: 3.3}, "mine": {0: NAN}}, "value: 'metrics.val_loss'"),
     "Trainer": (

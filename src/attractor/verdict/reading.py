@@ -290,6 +290,13 @@ def _names_and_seeds(
                 seeds,
                 [f"row and seed: from {shown(row_column)}, as {shown(names[0])}"],
             )
+        if seed_column is not None and len(set(names)) == len(names):
+            settings = _settings(table, {row_column, seed_column, value}, of_seed)
+            if len(settings) == 1:
+                names = _filled(table, settings[0])
+                guesses = [f"row: {shown(settings[0])}, since each {shown(row_column)} has one run"]
+            elif settings:
+                guesses.append(f"which has one run each; --row may name another column: {_listed(settings)}")
     if seed_column is not None:
         cells = _filled(table, seed_column)
         by_text = {cell: seed_of(cell) for cell in dict.fromkeys(cells)}
@@ -298,6 +305,17 @@ def _names_and_seeds(
     if len(of_paths) == len(files) and (row_column is None or len(files) > 1):
         return names, _by_line(of_paths, files), [*guesses, "seed: from the names of the files"]
     return names, None, [*guesses, "no seeds"]
+
+
+def _settings(table: Table, but: set[str], seeds: Sequence[Any]) -> list[str]:
+    """Return the columns that repeat over seeds, and tell all runs of one seed apart: what may have been compared."""
+    known = {plain for names in COLUMNS.values() for plain in names}
+    return [
+        name
+        for name, cells in table.columns.items()
+        if name not in but and _plain(name) not in known and not METRIC.fullmatch(_plain(name))
+        if 1 < len(set(cells)) < len(cells) == len(set(zip(cells, seeds, strict=True))) and not {None, ""} & set(cells)
+    ]
 
 
 def _by_line(of_files: Iterable[Any], files: Sequence[ReadFile]) -> list[Any]:
