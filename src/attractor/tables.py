@@ -83,12 +83,14 @@ def parquet_batches(
     path: Path, columns: Sequence[str] | None = None, start: int = 0
 ) -> Iterator[tuple[int, float, Any]]:
     """Yield the rows of a Parquet file in batches that fit into memory, each with the number of its first row and the
-    share of the file up to its end. Batches before row `start` are left out."""
+    share of the file up to its end. Batches before row `start` and columns of lists or records are left out."""
     parquet = require_package("pyarrow.parquet", "text", "a Parquet table", "give the table as CSV")
     with parquet.ParquetFile(path) as file:
-        names = list(dict.fromkeys(file.schema_arrow.names if columns is None else columns))
-        check_columns(path, file.schema_arrow.names, names)
         row, described = 0, file.metadata
+        single = {file.schema.column(place).path for place in range(described.num_columns)}  # no lists or records
+        known = [name for name in file.schema_arrow.names if name in single]
+        names = list(dict.fromkeys(known if columns is None else columns))
+        check_columns(path, known, names)
         with parquet.ParquetFile(path, metadata=described, read_dictionary=names) as codes:
             for number in range(described.num_row_groups):
                 group = described.row_group(number)
