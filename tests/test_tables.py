@@ -42,6 +42,8 @@ def test_formats_agree(tmp_path_factory: pytest.TempPathFactory, columns: dict) 
     (folder / "columns.json").write_text(json.dumps(columns))
     nested = {"tags": [["a"]] * len(records), "config": [{"rate": 1}] * len(records)}  # which only Parquet leaves out
     pyarrow.parquet.write_table(pyarrow.table(nested | columns), folder / "a.parquet")
+    with pytest.raises(InputError, match="column 'tags' must hold texts or numbers, and in"):
+        list(tables.parquet_batches(folder / "a.parquet", ["tags"]))
     for path in [path for path in folder.iterdir() if path.suffix != ".parquet"]:
         (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
     read = [read_table(path) for path in folder.iterdir()]

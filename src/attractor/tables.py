@@ -88,9 +88,11 @@ def parquet_batches(
     with parquet.ParquetFile(path) as file:
         row, described = 0, file.metadata
         single = {file.schema.column(place).path for place in range(described.num_columns)}  # no lists or records
-        known = [name for name in file.schema_arrow.names if name in single]
-        names = list(dict.fromkeys(known if columns is None else columns))
-        check_columns(path, known, names)
+        given = filter(single.__contains__, file.schema_arrow.names) if columns is None else columns
+        names = list(dict.fromkeys(given))
+        check_columns(path, file.schema_arrow.names, names)
+        if nested := next((name for name in names if name not in single), None):
+            raise InputError(f"column '{nested}' must hold texts or numbers, and in '{path}' it does not; name another")
         with parquet.ParquetFile(path, metadata=described, read_dictionary=names) as codes:
             for number in range(described.num_row_groups):
                 group = described.row_group(number)
