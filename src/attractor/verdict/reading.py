@@ -109,7 +109,7 @@ def _observations(
     value_column = _value_column(table, value, {row, seed, step})
     in_lines = is_pattern(step) and step not in table.columns  # the reader of logs made a column of the steps
     step_column = _column(table, "step", None if in_lines else step, but=value_column)
-    names, seeds, guesses = _names_and_seeds(files, table, row, seed, value_column)
+    names, seeds, guesses = _names_and_seeds(files, table, row, seed, value_column, step_column)
     guesses += [f"value: {shown(value_column)}"] + ([f"step: {shown(step_column)}"] if step_column else [])
     notes.append(", ".join(guesses))
     lines = _Lines.of(table, value_column, step_column, files)
@@ -266,7 +266,7 @@ def value_name(column: str) -> str:
 
 
 def _names_and_seeds(
-    files: Sequence[ReadFile], table: Table, row: str | None, seed: str | None, value: str
+    files: Sequence[ReadFile], table: Table, row: str | None, seed: str | None, value: str, step: str | None
 ) -> tuple[list[str], list[Seed] | None, list[str]]:
     """Return row and seed of each line of the table, and in words where they were found. Seeds may be absent."""
     row_column = _column(table, "row", row, but=value, varied=True)
@@ -290,13 +290,14 @@ def _names_and_seeds(
                 seeds,
                 [f"row and seed: from {shown(row_column)}, as {shown(names[0])}"],
             )
-        if seed_column is not None and len(set(names)) == len(names):
-            settings = _settings(table, {row_column, seed_column, value}, of_seed)
-            if len(settings) == 1:
-                names = _filled(table, settings[0])
-                guesses = [f"row: {shown(settings[0])}, since each {shown(row_column)} has one run"]
-            elif settings:
-                guesses.append(f"which has one run each; --row may name another column: {_listed(settings)}")
+    one_name = len(set(names)) == 1 and (step is None or len(set(table.columns[step])) == 1)
+    if row is None and seed_column is not None and (one_name or len(set(names)) == len(names)):
+        settings = _settings(table, {row_column, seed_column, value}, table.columns[seed_column])
+        if len(settings) == 1:
+            names = _filled(table, settings[0])
+            guesses = [f"row: {shown(settings[0])}, which alone tells runs of a seed apart"]
+        elif settings:
+            guesses.append(f"or --row {_listed(settings)}, which tell runs of a seed apart, too")
     if seed_column is not None:
         cells = _filled(table, seed_column)
         by_text = {cell: seed_of(cell) for cell in dict.fromkeys(cells)}
@@ -307,7 +308,7 @@ def _names_and_seeds(
     return names, None, [*guesses, "no seeds"]
 
 
-def _settings(table: Table, but: set[str], seeds: Sequence[Any]) -> list[str]:
+def _settings(table: Table, but: set[str | None], seeds: Sequence[Any]) -> list[str]:
     """Return the columns that repeat over seeds, and tell all runs of one seed apart: what may have been compared."""
     known = {plain for names in COLUMNS.values() for plain in names}
     return [
