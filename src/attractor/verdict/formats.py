@@ -96,22 +96,6 @@ def _first_cells(path: Path, text: str) -> list[str]:
     return [cell.strip(' "\r') for cell in first.split(delimiter_of(text))]
 
 
-def _wide(path: Path, text: str) -> Table | None:
-    """Read a table with a column of row names and one column for each seed, called `seed 0`, `s0` or `0`."""
-    seeds = [re.fullmatch(r"(?:seed|s)?[-_= ]?(\d+)", name, re.IGNORECASE) for name in _first_cells(path, text)[1:]]
-    if len(seeds) < 2 or not all(seeds):
-        return None
-    (first, rows), *columns = parse_table(path, text.encode()).columns.items()
-    if first in rows or all(re.fullmatch(NUMBER, str(row), re.IGNORECASE) for row in rows):
-        return None
-    parts = [
-        {"row": rows, "seed": [seed[1]] * len(rows), "value": cells}
-        for seed, (_, cells) in zip(seeds, columns, strict=True)
-        if seed is not None
-    ]
-    return stack([Table(part, ((path, len(rows)),)) for part in parts])
-
-
 def _headerless(path: Path, text: str) -> Table | None:
     """Read a table whose first line has a fraction and at most one text. The text is taken for the row, a whole number
     for the seed and the fraction for the value, if there is only one of each."""
@@ -285,7 +269,6 @@ FORMATS: tuple[tuple[str, Callable[[Path, str], Table | None], bool], ...] = (
     ("chart of W&B", _wandb_chart, False),
     ("results of a loop of ideas", _autoresearch, False),
     *((name, _log(pattern), True) for name, pattern in LOGS.items()),
-    ("table with a column for each seed", _wide, False),
     ("table, taken to have no header line", _headerless, False),
     ("table", _table, False),
 )

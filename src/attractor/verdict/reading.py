@@ -10,13 +10,13 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from attractor.errors import InputError, require
-from attractor.tables import Table, as_cell, number, shown, stack
-from attractor.verdict.formats import EVENTS, ReadFile, compiled, is_pattern, read_file
+from attractor.tables import Cell, Table, as_cell, number, shown, stack
+from attractor.verdict.formats import EVENTS, NUMBER, ReadFile, compiled, is_pattern, read_file
 from attractor.verdict.observations import Curve, Observations, ObservedRun, Seed
 from attractor.verdict.run_names import SEED, names_in_paths, run_path, seed_of, split_name
 
@@ -46,6 +46,7 @@ FAILED = re.compile(r"crash(ed)?|fail(ed|ure)?|error|killed|diverged|oom", re.IG
 UNDER_WAY = re.compile(r"running|pending|queued|scheduled|preempt(ed|ing)|unfinished|in.progress", re.IGNORECASE)
 KEPT = {"keep": True, "kept": True, "true": True, "yes": True, "1": True}
 KEPT |= {"discard": False, "discarded": False, "false": False, "no": False, "0": False}
+SEED_NAME = re.compile(r"(?:seed|s)?[-_= ]?(\d+)", re.IGNORECASE)
 KINDS = (  # of files that a folder may hold beside each other: the first kind that occurs is read
     r"trainer_state\.json",
     rf"{re.escape(EVENTS)}.*",
@@ -101,6 +102,8 @@ def observations_of_columns(
 def _observations(
     files: Sequence[ReadFile], notes: list[str], row: str | None, seed: str | None, value: str | None, step: str | None
 ) -> Observations:
+    if row is value is step is None:
+        files = [replace(file, table=_one_run_a_line(file.table, notes)) for file in files]
     table = stack([file.table for file in files])
     by_place = {str(place): name for place, name in enumerate(table.columns, start=1)}
     row, seed, value, step = (
@@ -215,6 +218,34 @@ def _column(table: Table, what: str, given: str | None = None, but: str = "", va
     filled = [name for name in usual if any(cell not in (None, "") for cell in table.columns[name])]
     varied_ones = [name for name in filled if varied and len(set(table.columns[name])) > 1]
     return next(iter([*varied_ones, *filled]), None)
+
+
+def _one_run_a_line(table: Table, notes: list[str]) -> Table:
+    """Return a table with a line for each run of one with a column for each seed, or for each row behind the seeds."""
+    (first, cells), *columns = table.columns.items()
+    seeds = [SEED_NAME.fullmatch(name) for name, _ in columns]
+    n, parts = len(table), list[tuple[Sequence[Cell], ...]]()
+    if len(columns) < 2:
+        return table
+    if all(seeds) and first not in cells and not all(re.fullmatch(NUMBER, str(cell), re.IGNORECASE) for cell in cells):
+        what = "seed"
+        parts = [(cells, [seed[1]] * n, numbers) for seed, (_, numbers) in zip(seeds, columns, strict=True) if seed]
+    elif _plain(first) in COLUMNS["seed"] and all(_may_be_of_a_row(table, name) for name, _ in columns):
+        what = "row"
+        parts = [([name] * n, cells, numbers) for name, numbers in columns]
+    else:
+        return table
+    notes.append(f"table with a column for each {what}")
+    return stack([Table(dict(zip(("row", "seed", "value"), part, strict=True)), table.files) for part in parts])
+
+
+def _may_be_of_a_row(table: Table, name: str) -> bool:
+    """Whether a column may hold what was measured of one row: fractions that vary, under no name of a metric."""
+    plain = _plain(name)
+    if METRIC.fullmatch(plain) or any(plain in names for names in COLUMNS.values()) or not _holds_numbers(table, name):
+        return False
+    numbers = {n for n in table.numbers(name, strict=False) if n is not None}
+    return len(numbers) > 1 and any(n % 1 for n in numbers)
 
 
 def _value_column(table: Table, value: str | None, taken: set[str | None]) -> str:
