@@ -35,6 +35,7 @@ WORDS = {  # names of columns as `_plain` writes them, of which the first that o
 }
 COSTS = {"seconds", "tokens"}
 COLUMNS = {what: words.split() for what, words in WORDS.items()}
+KNOWN = {name for names in COLUMNS.values() for name in names}
 SETTINGS = ("params.", "tags.", "config.")  # begin the names of columns that no run measured
 METRIC = re.compile(
     r"(.*_)?(loss|bpb|ppl|perplexity|acc|accuracy|score|error|nll|f1|bleu|mse|mae|rmse|auc|reward|metric|value)"
@@ -235,14 +236,15 @@ def _one_run_a_line(table: Table, notes: list[str]) -> Table:
         parts = [([name] * n, cells, numbers) for name, numbers in columns]
     else:
         return table
-    notes.append(f"table with a column for each {what}")
+    if (note := f"table with a column for each {what}") not in notes:
+        notes.append(note)
     return stack([Table(dict(zip(("row", "seed", "value"), part, strict=True)), table.files) for part in parts])
 
 
 def _may_be_of_a_row(table: Table, name: str) -> bool:
     """Whether a column may hold what was measured of one row: fractions that vary, under no name of a metric."""
     plain = _plain(name)
-    if METRIC.fullmatch(plain) or any(plain in names for names in COLUMNS.values()) or not _holds_numbers(table, name):
+    if METRIC.fullmatch(plain) or plain in KNOWN or not _holds_numbers(table, name):
         return False
     numbers = {n for n in table.numbers(name, strict=False) if n is not None}
     return len(numbers) > 1 and any(n % 1 for n in numbers)
@@ -255,10 +257,9 @@ def _value_column(table: Table, value: str | None, taken: set[str | None]) -> st
         require(value in table.columns, "value", "a column", value, f"the columns are {columns}")
         return value
     by_rank: dict[int, list[str]] = {}
-    known = {plain for names in COLUMNS.values() for plain in names}
     for name in table.columns:
         plain = _plain(name)
-        if name in taken or name.startswith(SETTINGS) or plain in known or not _holds_numbers(table, name):
+        if name in taken or name.startswith(SETTINGS) or plain in KNOWN or not _holds_numbers(table, name):
             continue
         rank = 0 if HELD_OUT.search(plain) else 2 if TRAINING.search(plain) else 1
         rank = rank if METRIC.fullmatch(plain) else 3
@@ -341,11 +342,10 @@ def _names_and_seeds(
 
 def _settings(table: Table, but: set[str | None], seeds: Sequence[Any]) -> list[str]:
     """Return the columns that repeat over seeds, and tell all runs of one seed apart: what may have been compared."""
-    known = {plain for names in COLUMNS.values() for plain in names}
     return [
         name
         for name, cells in table.columns.items()
-        if name not in but and _plain(name) not in known and not METRIC.fullmatch(_plain(name))
+        if name not in but and _plain(name) not in KNOWN and not METRIC.fullmatch(_plain(name))
         if 1 < len(set(cells)) < len(cells) == len(set(zip(cells, seeds, strict=True))) and not {None, ""} & set(cells)
     ]
 
