@@ -56,7 +56,7 @@ def require_package(package: str, extra: str = "text", use: str = "this", instea
         raise not_installed(package.partition(".")[0], extra, use, instead) from error
 
 
-def part_not_installed(error: Exception, extra: str, use: str) -> NotInstalledError | None:
+def part_not_installed(error: BaseException, extra: str, use: str) -> NotInstalledError | None:
     """Return the error for what models and training need and could not import, or None for any other error."""
     package = error.name if isinstance(error, ModuleNotFoundError) else None
     return not_installed(package, extra, use) if package in ("torch", "jaxtyping", "safetensors") else None

@@ -1,5 +1,6 @@
 """Mechanisms of one's own: every way to name one, modules that join whole, and what is refused of them."""
 
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -100,9 +101,23 @@ class TellsTheLength(Heads):
         return y * x.shape[1]
 
 
+class OwnBlock(Heads):
+    """Adds the mean of a token's block of 64, which is there once the block is full."""
+
+    def after(self, y: Tensor, x: Tensor) -> Tensor:
+        full = x.shape[1] // 64 * 64
+        means = x[:, :full].unflatten(1, (-1, 64)).mean(2).repeat_interleave(64, 1) if full else x[:, :0]
+        return y + nn.functional.pad(means, (0, 0, 0, x.shape[1] - full))
+
+
+class OtherChance(Heads):
+    def after(self, y: Tensor, x: Tensor) -> Tensor:
+        return y * random.random()
+
+
 LEAKS = (
     *(ZeroGate, DetachedStatistic, BatchStatistic, BatchNorm, NormOverTime, ReversedScan, NextToken, Unmasked),
-    *(OnlyInTraining, TellsTheLength),
+    *(OnlyInTraining, TellsTheLength, OwnBlock, OtherChance),
 )
 
 
@@ -160,7 +175,37 @@ class DependsOnValues(Heads):
         return y if float(self.out.weight.detach()[0, 0]) < 9 else 2 * y
 
 
-SOUND = (Heads, Convolution, Recurrence, ShortConvolution, Dropped, Prefix, DependsOnValues)
+class KeptAngles(Heads):
+    """Keeps what it computed once in a buffer, and a mark of it elsewhere, as tables of rotations do."""
+
+    def __init__(self, d_model: int, n_heads: int) -> None:
+        super().__init__(d_model, n_heads)
+        self.register_buffer("angles", torch.zeros(256), persistent=False)
+        self.frequency = nn.Parameter(torch.ones(()), requires_grad=False)
+        self.kept = 0
+
+    def before(self, x: Tensor) -> Tensor:
+        if self.kept < x.shape[1]:
+            self.kept = x.shape[1]
+            self.angles[: self.kept] = torch.arange(self.kept) * self.frequency
+        return x * self.angles[: x.shape[1], None].cos()
+
+
+class InSinglePrecision(nn.Module):
+    def __init__(self, d_model: int, n_heads: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(d_model, d_model)
+        self.uncopied = self.out.weight.sum()  # which refuses to be copied
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = (x @ x.mT).masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1).bool(), -torch.inf)
+        return self.out(logits.softmax(-1, dtype=torch.float32).to(x.dtype) @ x)
+
+
+SOUND = (
+    *(Heads, Convolution, Recurrence, ShortConvolution, Dropped, Prefix, DependsOnValues),
+    *(KeptAngles, InSinglePrecision),
+)
 
 
 def model_of(factory: Callable[..., nn.Module], **changes: object) -> nn.Module:
@@ -282,6 +327,7 @@ REFUSED = {
     "leaks.py": (FILE.replace("x.cumsum(1)", "x.flip(1)"), "must see the past alone, and"),
     "sizes.py": (FILE.replace("n_heads, scale=1.0", "n_heads, groups"), "must take its sizes as d_model and n_heads"),
     "nothing.py": ("x = 1", "it defines none; give nothing.py:NAME"),
+    "exits.py": (FILE.replace("super()", "exit()"), "line 8 fails: SystemExit"),
     "nan.py": (FILE.replace("x.cumsum(1)", "x.cumsum(1) / 0"), "must return finite numbers"),
 }
 

@@ -34,7 +34,7 @@ from attractor.study.run import run_study
 from attractor.study.study import Study
 from attractor.study.thorough import further_studies
 from attractor.train.config import Runtime, TrainConfig
-from in_process import without_heartbeat
+from in_process import command_in_process, without_heartbeat
 from processes import in_fresh_process
 from stress.commands import command
 
@@ -276,6 +276,11 @@ def test_a_comparison_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         asked(base, *presets, **more)
+
+
+def test_one_seed_is_told_from_a_number_of_seeds(monkeypatch, capsys) -> None:
+    said = command_in_process(monkeypatch, capsys)("compare", "standard", "--seeds=4", "--corpus=missing.txt")
+    assert "seed 4 alone is trained; --seeds 0-3 trains 4 seeds" in said.out
 
 
 def test_workers_share_the_cores_and_there_is_at_least_one() -> None:

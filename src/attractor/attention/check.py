@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attractor.attention.causality import LENGTH, place_of, refuse_leaks
+from attractor.attention.causality import LENGTH, LONGER, longest, place_of, refuse_leaks
 from attractor.attention.layer import Attention, build
-from attractor.attention.named import label_of, resolved
-from attractor.attention.whole import Whole, WholeLayer
+from attractor.attention.named import resolved
+from attractor.attention.whole import WholeLayer
 from attractor.errors import InputError
 
 
@@ -35,28 +35,27 @@ class _OutputAlone(nn.Module):
 def check(named: Any, d_model: int = 32, n_heads: int = 4) -> list[Finding]:
     """Return what was found of a mechanism in a causal model, in the order of the table of `attractor check`."""
     mechanism = resolved(named)
-    name = mechanism.name if isinstance(mechanism, Whole) else label_of(mechanism)
     torch.manual_seed(0)
     layer = build(mechanism, d_model, n_heads)
-    refusal = _refusal(lambda: refuse_leaks(lambda: _OutputAlone(build(mechanism, d_model, n_heads)), name, d_model))
+    refusal = _refusal(lambda: refuse_leaks(lambda: _OutputAlone(build(mechanism, d_model, n_heads)), "it", d_model))
     if refusal is not None:
-        return [Finding("sees the past alone", False, refusal)]
-    x = torch.randn(2, LENGTH, d_model)
-    device = place_of(layer, x)[0]
+        return [Finding("takes part", False, refusal)]
+    x = torch.randn(2, max(LONGER), d_model)
+    device = place_of(layer, x[:, :LENGTH])[0]
     n_parameters = sum(parameter.numel() for parameter in layer.parameters())
     return [
         Finding("B T D to B T D", True, f"{n_parameters:,} parameters at width {d_model} with {n_heads} heads"),
         Finding("sees the past alone", True, "at its initial and at random parameters, in training and evaluation"),
-        *_findings(layer.to(device), x.to(device)),
+        *_findings(layer.to(device, x.dtype), x.to(device)),
     ]
 
 
 def _findings(layer: Attention | WholeLayer, x: Tensor) -> Iterator[Finding]:
-    out = layer(x)[0]
-    without = [name for name, p in layer.named_parameters() if not _reaches(p, out)]
+    out = layer(longest(layer, x))[0]
+    without = [name for name, p in layer.named_parameters() if p.requires_grad and not _reaches(p, out)]
     words = f"none reaches {', '.join(without)}" if without else "every parameter has one"
     yield Finding("gradients", None if without else True, words)
-    cache = layer.eval().new_cache()
+    cache, x = layer.eval().new_cache(), x[:, :LENGTH]
     with torch.no_grad():
         steps = torch.cat([layer(token, cache=cache)[0] for token in x.split(1, dim=1)], dim=1)
         error = float((steps - layer(x)[0]).abs().max())

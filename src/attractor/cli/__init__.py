@@ -142,7 +142,7 @@ def run_line(words: Sequence[str], quiet: bool) -> None:
         except BaseException as error:
             if type(error).__name__ == "PanicException":  # of tokenizers, and no Exception
                 raise InputError(f"tokenizer must split any text, and fails ({error}); give another one") from error
-            if not isinstance(error, Exception):
+            if not isinstance(error, Exception | SystemExit):
                 raise
             use = f"'attractor {name}'"
             if (refused := part_not_installed(error, "train", use) or in_code_of_a_study(error)) is None:
@@ -150,7 +150,7 @@ def run_line(words: Sequence[str], quiet: bool) -> None:
             raise refused from error
 
 
-def in_code_of_a_study(error: Exception) -> InputError | None:
+def in_code_of_a_study(error: BaseException) -> InputError | None:
     """Return the line that names the place in the code of a study, such as a mechanism, that led to an error."""
     loading = sys.modules.get("attractor.files.code")  # without it no study was executed
     return None if loading is None else loading.error_in_executed_code(error)

@@ -301,6 +301,8 @@ def compare(args: CompareArguments, console: Console) -> None:
     if args.given().get("batch_size") == AUTO:
         advice = "'attractor plan --batch-size auto' says which accumulation fits"
         raise InputError(f"batch_size must be a number in a comparison, got auto; {advice}")
+    if args.seeds is not None and len(args.seeds) == 1 and (seed := args.seeds[0]) > 1:
+        say(console, f"seed {seed} alone is trained; --seeds 0-{seed - 1} trains {seed} seeds")
     question = Asked(
         args.mechanisms or DEFAULT_PRESETS,
         args.seeds,

@@ -233,7 +233,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def error_in_executed_code(error: Exception) -> InputError | None:
+def error_in_executed_code(error: BaseException) -> InputError | None:
     """Return one line with the place where an executed file, or one beside it, led to the error; None for others."""
     files = [module.__file__ for name, module in list(sys.modules.items()) if name.startswith(_PREFIX)]
     folders = {Path(file).parent for file in files if file}
