@@ -181,6 +181,7 @@ class KeptAngles(Heads):
     def __init__(self, d_model: int, n_heads: int) -> None:
         super().__init__(d_model, n_heads)
         self.register_buffer("angles", torch.zeros(256), persistent=False)
+        self.register_buffer("turn", torch.tensor(1j))
         self.frequency = nn.Parameter(torch.ones(()), requires_grad=False)
         self.kept = 0
 
@@ -188,7 +189,7 @@ class KeptAngles(Heads):
         if self.kept < x.shape[1]:
             self.kept = x.shape[1]
             self.angles[: self.kept] = torch.arange(self.kept) * self.frequency
-        return x * self.angles[: x.shape[1], None].cos()
+        return x * self.angles[: x.shape[1], None].cos() * self.turn.imag
 
 
 class InSinglePrecision(nn.Module):
@@ -327,6 +328,10 @@ REFUSED = {
     "leaks.py": (FILE.replace("x.cumsum(1)", "x.flip(1)"), "must see the past alone, and"),
     "sizes.py": (FILE.replace("n_heads, scale=1.0", "n_heads, groups"), "must take its sizes as d_model and n_heads"),
     "nothing.py": ("x = 1", "it defines none; give nothing.py:NAME"),
+    "complex.py": (
+        FILE.replace("= scale,", "= nn.Parameter(nn.Linear(1, 1).weight.data.cfloat()),"),
+        "must have real parameters, and 'scale' is complex; keep torch.view_as_real",
+    ),
     "exits.py": (FILE.replace("super()", "exit()"), "line 8 fails: SystemExit"),
     "nan.py": (FILE.replace("x.cumsum(1)", "x.cumsum(1) / 0"), "must return finite numbers"),
 }

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from attractor.errors import InputError
+from attractor.kernels.precision import cast
 
 LENGTH = 12
 LONGER = (192, 128, 64)  # of these the first that a module takes
@@ -30,7 +31,11 @@ def refuse_leaks(make: Callable[[], nn.Module], name: str, d_model: int, causal:
     """Refuse a module of other shapes, and one whose outputs depend on what they must not see."""
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        for module, x, setting in _settings(make(), d_model):
+        made = make()
+        for key in (key for key, parameter in made.named_parameters() if parameter.is_complex()):
+            rule = f"must have real parameters, and '{key.rpartition('.')[2]}' is complex"
+            raise InputError(f"{name} {rule}; keep torch.view_as_real of it, and use torch.view_as_complex in forward")
+        for module, x, setting in _settings(made, d_model):
             _refuse_leak(module, x[:, :LENGTH], setting, name, causal)
             if not module.training:
                 _refuse_leak(module, longest(module, x), setting, name, causal)
@@ -58,7 +63,7 @@ def _settings(module: nn.Module, d_model: int) -> Iterator[tuple[nn.Module, Tens
     """Yield the module and inputs in each setting, on the CPU and in fp64 where the module computes so."""
     x = torch.randn(2, max(LONGER), d_model)
     place = place_of(module, x[:, :LENGTH])
-    module, x = module.to(*place), x.to(*place)
+    module, x = cast(module.to(place[0]), place[1]), x.to(*place)
     for random in (False, True):
         if random:
             with torch.no_grad():
@@ -75,7 +80,7 @@ def place_of(module: nn.Module, x: Tensor) -> tuple[str, torch.dtype]:
     places = [("cpu", torch.float64), ("cpu", torch.float32), ("cuda", torch.float32)]  # some kernels are a GPU's alone
     for place in places if torch.cuda.is_available() else places[:2]:
         with suppress(Exception):
-            _copied(module).to(*place)(x.to(*place))
+            cast(_copied(module).to(place[0]), place[1])(x.to(*place))
             break
     return place
 

@@ -1,14 +1,21 @@
-"""Enter, query and leave autocast of matrix products to half precision. The meta device has no autocast."""
+"""Cast modules; enter, query and leave autocast of products to half precision, which the meta device does not have."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attractor.kernels.wide_products import widened_products
 
+M = TypeVar("M", bound=nn.Module)
+CASTS = {
+    torch.float64: nn.Module.double,
+    torch.float32: nn.Module.float,
+    torch.bfloat16: nn.Module.bfloat16,
+    torch.float16: nn.Module.half,
+}
 HALF_PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -40,3 +47,8 @@ def autocast_dtype(x: Tensor) -> torch.dtype | None:
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
     """Return a context in which products with `x` keep the precision of their operands."""
     return torch.autocast(x.device.type, enabled=False) if autocast_dtype(x) is not None else nullcontext()
+
+
+def cast(module: M, dtype: torch.dtype) -> M:
+    """Cast the real numbers of a module. `Module.to` would cut complex ones, such as rotations, to their real parts."""
+    return CASTS[dtype](module)
