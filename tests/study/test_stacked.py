@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attractor.attention import PRESETS
+from attractor.attention import PRESETS, Whole
 from attractor.attention.config import AttentionConfig
 from attractor.attention.stage import Coupling, HeadLayout
 from attractor.errors import InputError, RunInterrupted
@@ -463,6 +463,15 @@ class PeekingCoupling(nn.Module):
         return (q, k) if (q.sum() > 0).item() else (k, q)
 
 
+class OfTheCPU(nn.Linear):
+    def __init__(self, d_model: int) -> None:
+        super().__init__(d_model, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.device.type == "cpu"
+        return super().forward(x)
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -483,7 +492,8 @@ class PeekingCoupling(nn.Module):
         ({"model": FAST_SLOW, "frozen": True}, "not trained"),
         ({"model": FAST_SLOW, "equilibrium": "deq"}, "vmap"),
         ({"model": RECURSIVE}, "each run carries the states of its own batch from step to step"),
-        ({"attention": AttentionConfig(couple=Peeking())}, "cannot be vmapped: "),
+        ({"attention": AttentionConfig(couple=Peeking())}, "cannot be vmapped: RuntimeError: vmap"),
+        ({"attention": Whole(OfTheCPU)}, "cannot be vmapped: AssertionError"),
         ({"n_classes": 2}, None),
         ({"precision": "bf16"}, None),
         ({"compile": True}, None),

@@ -69,7 +69,7 @@ def stackable(config: TrainConfig) -> str | None:
 
 @lru_cache(maxsize=64)
 def _cannot_be_vmapped(config: Any, seq_len: int) -> str | None:
-    """Return torch's refusal, if any, of the gradients of two such models without data."""
+    """Return what, if anything, prevents the gradients of two such models without data."""
     model = without_data(config)
     optimizer = torch.optim.AdamW(parameter_groups(model, weight_decay=0.1))
     stack = Stack([model] * 2, [optimizer] * 2, nullcontext, 1.0, 1, [0, 0], traced=False)
@@ -79,8 +79,8 @@ def _cannot_be_vmapped(config: Any, seq_len: int) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # torch warns if it would compute one model after another
             stack.gradients([Batch(inputs, targets)] * 2, 1)
-    except (RuntimeError, UserWarning) as error:  # torch's refusals; anything else is a fault of ours
-        return f"its step cannot be vmapped: {str(error).splitlines()[0]}"
+    except Exception as error:  # torch's refusals, and whatever a module of one's own raises on the meta device
+        return f"its step cannot be vmapped: {type(error).__name__}: {error}".splitlines()[0]
     return None
 
 
