@@ -1,5 +1,6 @@
 """Mechanisms of one's own: every way to name one, modules that join whole, and what is refused of them."""
 
+import pickle
 import random
 import subprocess
 import sys
@@ -374,6 +375,18 @@ def test_a_run_of_a_file_is_read_with_the_file_alone_and_keeps_its_source(attrac
         assert done.returncode == 2
         assert "'own.py:Sum' is code, which is executed only from a path that the command names; add --c" in done.stderr
     assert attractor_command("report", "other").code == 0
+
+
+def test_a_process_does_not_test_again_what_was_tested_where_it_was_started(file: Path, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    noted = f"        with open({str(made)!r}, 'a') as made:\n            made.write('.')\n        super()"
+    file.write_text(FILE.replace("        super()", noted))
+    whole = mechanism(f"{file}:Sum")
+    whole.require_suited(16, 2, True)
+    n_made = len(made.read_text())
+    code = f"import pickle; pickle.loads({pickle.dumps(whole)!r}).require_suited(16, 2, True)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+    assert len(made.read_text()) == n_made > 0
 
 
 @pytest.mark.parametrize("name", ["os:system", "posix:system", "own.py:system", "own.py:remove", "builtins:eval"])

@@ -36,7 +36,7 @@ OUTPUTS = ("out", "out_proj", "o_proj", "c_proj", "proj", "to_out", "wo")  # nam
 KIND = "Whole"
 FUNCTION = "write a function that takes (d_model, n_heads) and returns the module"
 _given: dict[str, Factory] = {}  # those of this process, by name
-_suited: set[tuple[Any, ...]] = set()  # mechanisms and sizes that were tested in this process
+_suited: set[tuple[Any, ...]] = set()  # factories, options and sizes that were tested, here or where this was sent from
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,9 @@ class Whole:
             _suited.add(asked)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let other processes make the mechanism: they load its code first."""
-        return _made_again, (portable(self.factory), self.options)
+        """Let other processes make the mechanism: they load its code first, and do not test again what was tested."""
+        suited = [asked[2:] for asked in _suited if asked[:2] == (self.factory, repr(self.options))]
+        return _made_again, (portable(self.factory), self.options, suited)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": KIND, "name": self.name, "options": dict(self.options)}
@@ -173,8 +174,10 @@ class WholeLayer(nn.Module):
         return Cache()
 
 
-def _made_again(place: tuple[str, str, str], options: tuple[tuple[str, Any], ...]) -> Whole:
-    return Whole(found_again(*place), options)
+def _made_again(place: tuple[str, str, str], options: tuple[tuple[str, Any], ...], suited: list[Any]) -> Whole:
+    factory = found_again(*place)
+    _suited.update((factory, repr(options), *asked) for asked in suited)
+    return Whole(factory, options)
 
 
 def _parameters(factory: Factory) -> dict[str, inspect.Parameter]:
