@@ -79,7 +79,9 @@ def _cannot_be_vmapped(config: Any, seq_len: int) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # torch warns if it would compute one model after another
             stack.gradients([Batch(inputs, targets)] * 2, 1)
-    except Exception as error:  # torch's refusals, and whatever a module of one's own raises on the meta device
+    except Exception as error:
+        if not (isinstance(error, RuntimeError | UserWarning) or config.own_code):  # no refusal, but a fault of ours
+            raise
         return f"its step cannot be vmapped: {type(error).__name__}: {error}".splitlines()[0]
     return None
 
