@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attractor.errors import InputError
-from attractor.kernels.precision import HALF_PRECISIONS, cast
+from attractor.kernels.precision import HALF_PRECISIONS, cast_module
 
 LENGTH = 12
 LONGER = (192, 128, 64)  # of these the first that a module takes
@@ -82,7 +82,7 @@ def _settings(module: nn.Module, d_model: int) -> Iterator[tuple[nn.Module, Tens
     """Yield the module and inputs in each setting, on the CPU and in fp64 where the module computes so."""
     x = torch.randn(2, max(LONGER), d_model)
     place = place_of(module, x[:, :LENGTH])
-    module, x = cast(module.to(place[0]), place[1]), x.to(*place)
+    module, x = cast_module(module.to(place[0]), place[1]), x.to(*place)
     for random in (False, True):
         if random:
             with torch.no_grad():
@@ -99,7 +99,7 @@ def place_of(module: nn.Module, x: Tensor) -> tuple[str, torch.dtype]:
     places = [("cpu", torch.float64), ("cpu", torch.float32), ("cuda", torch.float32)]  # some kernels are a GPU's alone
     for place in places if torch.cuda.is_available() else places[:2]:
         with suppress(Exception):
-            cast(_copied(module).to(place[0]), place[1])(x.to(*place))
+            cast_module(_copied(module).to(place[0]), place[1])(x.to(*place))
             break
     return place
 

@@ -14,7 +14,7 @@ from attractor.attention.layer import Attention, build
 from attractor.attention.named import resolved
 from attractor.attention.whole import WholeLayer
 from attractor.errors import InputError
-from attractor.kernels.precision import cast
+from attractor.kernels.precision import cast_module
 
 
 class Finding(NamedTuple):
@@ -47,7 +47,7 @@ def check(named: Any, d_model: int = 32, n_heads: int = 4) -> list[Finding]:
     return [
         Finding("B T D to B T D", True, f"{n_parameters:,} parameters at width {d_model} with {n_heads} heads"),
         Finding("sees the past alone", True, "at its initial and at random parameters, in training and evaluation"),
-        *_findings(cast(layer.to(device), x.dtype), x.to(device)),
+        *_findings(cast_module(layer.to(device), x.dtype), x.to(device)),
     ]
 
 

@@ -24,7 +24,7 @@ from attractor.hf.import_models import ATTRACTOR_TYPE, import_model, require_fol
 from attractor.hf.import_runs import TRAINED_LENGTH, trained_length
 from attractor.hf.progress_bars import without_progress_bars
 from attractor.hf.safetensors import files_of, read_object
-from attractor.kernels.precision import autocast, cast
+from attractor.kernels.precision import autocast, cast_module
 from attractor.kernels.wide_products import widened_products
 from attractor.models.language_model import LanguageModel
 from attractor.runs.run_folder import RunFolder
@@ -158,7 +158,7 @@ def _of_run(folder: Path, device: torch.device, dtype: torch.dtype | None, check
     _require_causal(run.model)
     causal = Causal(
         name=folder.resolve().name,
-        model=(run.model if dtype is None else cast(run.model, dtype)).eval(),
+        model=(run.model if dtype is None else cast_module(run.model, dtype)).eval(),
         vocab_size=run.model.config.vocab_size,
         start=tokenizer.end_of_text,
         end=tokenizer.end_of_text,

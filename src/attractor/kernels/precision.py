@@ -49,6 +49,6 @@ def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(x.device.type, enabled=False) if autocast_dtype(x) is not None else nullcontext()
 
 
-def cast(module: M, dtype: torch.dtype) -> M:
+def cast_module(module: M, dtype: torch.dtype) -> M:
     """Cast the real numbers of a module. `Module.to` would cut complex ones, such as rotations, to their real parts."""
     return CASTS[dtype](module)
