@@ -14,6 +14,7 @@ from attractor.control.heads import query_key_heads
 from attractor.control.logit_maxima import LogitMaxima
 from attractor.control.qk_clip import QKClip, clipped_rows
 from attractor.errors import InputError
+from attractor.hf import replace_attention
 
 Loss = Callable[[int], Tensor]  # maps a seed to the loss of that batch
 
@@ -34,14 +35,18 @@ OURS: dict[str, dict[str, Any]] = {
     "gated": {"attention": "gated"},
 }
 THEIRS = [family for family in FAMILIES if family != "qwen3"]
-CASES = [*OURS, *(f"hf {family}" for family in THEIRS)]
+REPLACED = ["llama gated", "llama differential", "llama-biased coupled-linear"]  # with another attention, in place
+CASES = [*OURS, *(f"hf {family}" for family in (*THEIRS, *REPLACED))]
 
 
 def subject(case: str, n_layers: int = 1) -> tuple[nn.Module, Loss]:
     """Return a model and its loss on a batch."""
     if case.startswith("hf "):
         field = "n_layer" if case == "hf gpt2" else "num_hidden_layers"
-        theirs = of_family(case.removeprefix("hf "), **{field: n_layers})
+        family, _, attention = case.removeprefix("hf ").partition(" ")
+        theirs = of_family(family, "sdpa" if attention else "eager", **{field: n_layers})
+        if attention:
+            replace_attention(theirs, attention, gate=None)
         return theirs, lambda seed: theirs(tokens(seed), use_cache=False).logits.square().mean()
     ours = small(n_layers=n_layers, **OURS[case])
     for parameter in ours.parameters():  # the logits of a new model are almost equal

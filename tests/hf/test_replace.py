@@ -16,6 +16,7 @@ from attractor.attention.config import AttentionConfig
 from attractor.attention.couple.euler import Euler
 from attractor.attention.project.heads import Heads
 from attractor.attention.score.softmax import Softmax
+from attractor.control import query_key_heads
 from attractor.errors import InputError
 from attractor.evaluate.causal import load_causal
 from attractor.hf import ReplacedModel, convert_model, export_replaced, import_model, replace_attention
@@ -91,7 +92,8 @@ def test_the_model_starts_as_the_original_bit_for_bit_and_is_that_of_convert(
     name: str, attention: str, tmp_path: Path
 ) -> None:
     """Criterion: the first logits are those of the original; with the same new weights, the model of `convert` has the
-    logits of the replaced one to 1e-4. Cohere's heads have another order of coordinates there, so other weights."""
+    logits of the replaced one to 1e-4, and controls read the same heads in both. Cohere's heads have another order of
+    coordinates there, so other weights."""
     model = saved(tmp_path, name, spelled=False)
     before = logits(model, tokens())
     replace_attention(model, attention)
@@ -109,6 +111,9 @@ def test_the_model_starts_as_the_original_bit_for_bit_and_is_that_of_convert(
             where = f"blocks.{number}.attention.{part.replace('gate.weight', 'output.gate.weight')}"
             converted.get_parameter(where).copy_(weight)
     torch.testing.assert_close(converted(tokens())[0], logits(model, tokens()), rtol=1e-4, atol=1e-4)
+    for ours, view in zip(query_key_heads(converted), query_key_heads(model), strict=True):
+        assert (view.reads, view.n_heads) == (ours.reads, ours.n_heads)
+        assert view.obstacle == ours.obstacle or ("QK-norm" in view.obstacle and "QK-norm" in ours.obstacle)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, whose compiler uses its older functions

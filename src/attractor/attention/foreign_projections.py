@@ -37,6 +37,7 @@ PROJECTIONS = {
     "torchtitan": fused("qkv_linear", "wo"),
     "megatron": fused("linear_qkv", "linear_proj"),
 }
+REPLACEMENT = "attractor"  # the stages that hf/replace.py gave a layer, and their attention function
 # Parts that compute scores from queries and keys.
 SCORING_PARTS = {"torchtitan": "inner_attention", "megatron": "core_attention", "x-transformers": "attend"}
 

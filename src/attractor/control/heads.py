@@ -7,11 +7,10 @@ from typing import cast
 from torch import nn
 
 from attractor.attention import Attention
-from attractor.attention.couple.dynamics import Dynamics
 from attractor.attention.foreign_projections import OF_SCORES
 from attractor.attention.project.latent import LatentProjection
 from attractor.attention.project.values import ValueProjection
-from attractor.control.layouts import VIEWS, refuse_unknown
+from attractor.control.layouts import VIEWS, coupling_obstacle, refuse_unknown
 from attractor.control.views import (
     DotProduct,
     LatentHeads,
@@ -61,19 +60,11 @@ def attention_view(name: str, module: nn.Module) -> QueryKeyHeads | None:
 
 
 def _obstacle(layer: Attention, shared_keys: bool = False) -> str:
-    couple = layer.config.couple
     if layer.config.project.sigma_reparam:
         return "sigmaReparam divides the weights by their norm, so that the logits do not scale with them"
-    if couple.qk_norm:
+    if layer.config.couple.qk_norm:
         return "QK-norm undoes any scaling of the weights"
-    if not couple.moves:
-        return ""
-    if not (isinstance(couple, Dynamics) and couple.force == "linear"):
-        return "the coupling is not linear, so the logits do not scale with the weights"
-    # A linear coupling mixes queries and keys, so both must be scaled alike; but a shared key must not be scaled.
-    if shared_keys:
-        return "the coupling mixes queries with keys that several heads share"
-    return "the coupling mixes the halves of a head, which are scored apart" if layer.config.score.halves else ""
+    return coupling_obstacle(layer.config, shared_keys)
 
 
 def query_key_heads(model: nn.Module) -> list[QueryKeyHeads]:

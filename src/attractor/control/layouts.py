@@ -30,14 +30,17 @@ import torch
 from torch import nn
 
 from attractor.attention import Attention
-from attractor.attention.foreign_projections import LATENT, PROJECTIONS, SCORING_PARTS, TITAN_LATENT
+from attractor.attention.config import AttentionConfig
+from attractor.attention.couple.dynamics import Dynamics
+from attractor.attention.foreign_projections import LATENT, PROJECTIONS, REPLACEMENT, SCORING_PARTS, TITAN_LATENT
 from attractor.control.views import DotProduct, LatentHeads, QueryKeyHeads, Rows, View, grouped, head_rows, norm_rows
 from attractor.errors import InputError
 
 SEPARATE = [names for names in PROJECTIONS.values() if not names.is_fused]
 AFTER_LOGITS = {names.value for names in SEPARATE} | {names.out for names in PROJECTIONS.values()}
-# Other parts that may stand beside projections: gates of outputs, and an indexer, which chooses the keys to attend to.
-HARMLESS = re.compile(r"attn_sub_norm|(gate|g)_proj|ve_gate|to_\w+_gate|indexer")
+# Other parts that may stand beside projections: gates of outputs, an indexer, which chooses the keys to attend to, and
+# replaced stages, of which `coupling_obstacle` tells.
+HARMLESS = re.compile(rf"attn_sub_norm|(gate|g)_proj|ve_gate|to_\w+_gate|indexer|{REPLACEMENT}")
 SCORE_PARAMETERS = re.compile(r"sinks|gate_bias|lambda_[qk][12]")  # they do not change the logits
 OF_LATENTS = {name for names in (LATENT, TITAN_LATENT) for name in (names.query_norm, names.norm)}
 QK_NORM = re.compile(r"(q|k|qk|query|key)_?(layer_?)?norm")
@@ -378,4 +381,20 @@ def _refuse_cross_attention(name: str, module: nn.Module) -> None:
 
 
 def _dot_product(name: str, module: nn.Module, query: Rows, key: Rows) -> DotProduct:
-    return DotProduct(name, module, query, key, grouped(query.n_heads, key.n_heads), _obstacle(module))
+    reads, obstacle = grouped(query.n_heads, key.n_heads), _obstacle(module)
+    if hasattr(module, REPLACEMENT):
+        wanted = cast(AttentionConfig, getattr(module, REPLACEMENT).wanted)
+        obstacle = obstacle or coupling_obstacle(wanted, shared_keys=len(reads) > key.n_heads)
+    return DotProduct(name, module, query, key, reads, obstacle)
+
+
+def coupling_obstacle(attention: AttentionConfig, shared_keys: bool) -> str:
+    """Say why the logits of coupled queries and keys do not scale with the weights."""
+    if not attention.couple.moves:
+        return ""
+    if not (isinstance(attention.couple, Dynamics) and attention.couple.force == "linear"):
+        return "the coupling is not linear, so the logits do not scale with the weights"
+    # A linear coupling mixes queries and keys, so both must be scaled alike; but a shared key must not be scaled.
+    if shared_keys:
+        return "the coupling mixes queries with keys that several heads share"
+    return "the coupling mixes the halves of a head, which are scored apart" if attention.score.halves else ""

@@ -24,7 +24,7 @@ from attractor.attention.acting_weight import NEARLY_ZERO
 from attractor.attention.config import AttentionConfig
 from attractor.attention.couple.dynamics import CoupledDynamics, Dynamics
 from attractor.attention.couple.mlp import QueryMLP
-from attractor.attention.foreign_projections import PROJECTIONS
+from attractor.attention.foreign_projections import PROJECTIONS, REPLACEMENT
 from attractor.attention.mask import Mask, resolve_mask
 from attractor.attention.named import resolved
 from attractor.attention.output.gated import Gated
@@ -40,7 +40,6 @@ from attractor.control.views import DotProduct, QueryKeyHeads, Rows
 from attractor.errors import InputError, require, require_seed
 from attractor.models.initialize import draw
 
-NAME = "attractor"  # of the module with the new weights in a layer, and of the attention function
 RECORD = "replaced_attention"  # the field of config.json
 OTHER_LOGITS = ("softcap", "position_bias", "s_aux")  # arguments of attention functions that change logits
 
@@ -132,7 +131,7 @@ def install(model: Any, wanted: AttentionConfig, layers: Iterable[int] | None) -
     if is_scored(wanted):
         select_function(model)
     for view in views.values():
-        view.module.add_module(NAME, made[view.name])
+        view.module.add_module(REPLACEMENT, made[view.name])
         if made[view.name].couple is not None or made[view.name].gate is not None:  # it acts on projections
             view.module.register_forward_pre_hook(stand_in, with_kwargs=True)
             view.module.register_forward_hook(stand_back, always_call=True)
@@ -148,6 +147,7 @@ def chosen_layers(model: Any, layers: Iterable[int] | None) -> dict[int, DotProd
     if layers is None and done:
         require(False, "layers", "given where layers have been replaced before", layers)
     views: list[QueryKeyHeads] = query_key_heads(model) if layers is None else known_heads(model)
+    views = [view for view in views if not hasattr(view.module, REPLACEMENT)]
     numbered = {number_of(view.name): view for view in views}
     alone = len(numbered) == len(views)
     require(alone, "model", "one stack of layers with one attention each", type(model).__name__, "give a part of it")
@@ -206,6 +206,7 @@ class Replaced(nn.Module):
 
     def __init__(self, wanted: AttentionConfig, view: DotProduct) -> None:
         super().__init__()
+        self.wanted = wanted
         attention, number = view.module, number_of(view.name)
         weight = view.query.weight
         self.query, self.key = HeadsOf.of(view.query, attention), HeadsOf.of(view.key, attention)
@@ -271,7 +272,7 @@ def given(values: Tensor, x: Tensor) -> Tensor:
 def stand_in(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Let functions stand in front of the layer's projections: an attribute is found before a module of its name."""
     parts = dict(attention.named_children())
-    vars(attention).update(parts[NAME](args[0] if args else kwargs["hidden_states"], parts))
+    vars(attention).update(parts[REPLACEMENT](args[0] if args else kwargs["hidden_states"], parts))
 
 
 def stand_back(attention: nn.Module, args: Any, output: Any) -> None:
@@ -286,10 +287,10 @@ def select_function(model: Any) -> None:
 
     used = model.config._attn_implementation
     step = "load the model with attn_implementation='sdpa'"
-    require(used in ("sdpa", NAME), "attn_implementation", "'sdpa' before another score is set", used, step)
-    AttentionInterface.register(NAME, attend)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    model.set_attn_implementation(NAME)
+    require(used in ("sdpa", REPLACEMENT), "attn_implementation", "'sdpa' before another score is set", used, step)
+    AttentionInterface.register(REPLACEMENT, attend)
+    AttentionMaskInterface.register(REPLACEMENT, sdpa_mask)
+    model.set_attn_implementation(REPLACEMENT)
 
 
 def attend(
@@ -303,7 +304,7 @@ def attend(
     **rest: Any,
 ) -> tuple[Tensor, None]:
     """Return the contexts, B T H V. Layers that keep their score have the function `sdpa`."""
-    replaced: Any = dict(module.named_children()).get(NAME)
+    replaced: Any = dict(module.named_children()).get(REPLACEMENT)
     if replaced is None or replaced.score is None:
         from transformers import AttentionInterface
 
