@@ -117,6 +117,17 @@ def test_a_study_continues_from_its_record_alone(corpus, tmp_path):
     assert carried_out(more, tmp_path / "second", from_record=stored)[0] == whole  # no run is left to do
 
 
+def test_the_processor_of_a_run_from_a_record_of_several_is_unknown(corpus, tmp_path):
+    stored = carried_out(study(corpus, seeds=(0,)), tmp_path / "first")[0].to_dict()
+    for cell in stored["cells"]:
+        assert cell["outcomes"][0]["summary"].pop("processor")
+    stored["environments"]["processor"] = ["a", "b"]
+    root, record = tmp_path / "second", StudyRecord.from_dict(json.loads(json.dumps(stored)))
+    whole, _, _ = carried_out(study(corpus, seeds=(0, 1)), root, from_record=record)
+    for cell in whole.cells:
+        assert ["processor" in outcome.summary for outcome in cell.outcomes] == [False, True]
+
+
 def test_a_run_that_was_begun_here_goes_on_and_is_said_to(corpus, tmp_path):
     first, _, _ = carried_out(study(corpus, seeds=(0,)), tmp_path / "first")
     again = study(corpus, seeds=(0,))

@@ -432,11 +432,12 @@ def outcome(seed: int, run: RunFolder) -> Outcome:
 
 
 def processor(run: RunFolder) -> dict[str, str]:
-    """Return the name of what computed a run: runs on two processors round in other ways. Unknown of older runs."""
+    """Return the name of what computed a run: runs on two processors round in other ways. Unknown of older runs, and of
+    those from a record that lists several."""
     on_gpu = str((run.summary() or {}).get("device", "")).startswith("cuda")
     names = run.environment.get("gpus" if on_gpu else "processor") or []
-    listed = sorted({str(name) for name in (names if isinstance(names, list) else [names])})
-    return {"processor": ", ".join(listed)} if listed else {}
+    listed = {str(name) for name in (names if isinstance(names, list) else [names])}
+    return {"processor": listed.pop()} if len(listed) == 1 else {}
 
 
 def training_curve(records: Sequence[Mapping[str, Any]], evaluated: Collection[int]) -> tuple[tuple[int, float], ...]:
