@@ -171,6 +171,16 @@ def test_the_environment_names_gpus_that_are_used(monkeypatch):
         assert environment()["gpus"] == names
 
 
+def test_processors_of_one_name_and_several_generations_have_their_own_names(monkeypatch):
+    monkeypatch.setattr(Path, "exists", lambda path: True)
+    names = []
+    for generation in ("cpu family\t: 25\nmodel\t\t: 1\n", "cpu family\t: 26\nmodel\t\t: 2\n", ""):
+        told = f"processor\t: 0\n{generation}model name\t: EPYC\nstepping\t: 1\n\nprocessor\t: 1\n"
+        monkeypatch.setattr(Path, "read_text", lambda path, told=told, **_: told)
+        names.append(environment()["processor"])
+    assert names == ["EPYC (family 25, model 1)", "EPYC (family 26, model 2)", "EPYC"]
+
+
 def test_the_environment_names_neither_host_nor_folder():
     seen = environment()
     assert seen["versions"]["numpy"]

@@ -28,11 +28,16 @@ def environment() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """Return the processor's model. Linux stores it in a file; Python knows it on some other systems only."""
+    """Return the processor's model. Linux stores it in a file; Python knows it on some other systems only.
+
+    Rented machines give one name to several generations, which round in other ways: family and model tell them apart.
+    """
     cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, platform.processor() or platform.machine())
+    first = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0] if cpuinfo.exists() else ""
+    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
+    name = told.get("model name") or platform.processor() or platform.machine()
+    known = {"cpu family", "model"} <= told.keys()
+    return f"{name} (family {told['cpu family']}, model {told['model']})" if known else name
 
 
 def _gpus() -> list[str]:
