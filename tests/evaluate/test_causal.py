@@ -130,9 +130,10 @@ def test_a_model_that_is_not_a_complete_causal_one_is_refused(llama: Path, tmp_p
 
 def test_a_tokenizer_of_a_larger_vocabulary_is_noticed(llama: Path, run: Path) -> None:
     causal = load_causal(llama, CPU)
-    small = Causal(**vars(causal) | {"vocab_size": 100})
-    with pytest.raises(InputError, match="vocabulary must hold"):
-        small.encode(SAID)
+    small = Causal(**vars(causal) | {"vocab_size": 100, "start": None})
+    for refused in (lambda: small.encode(SAID), lambda: Causal(**vars(small) | {"start": 100})):
+        with pytest.raises(InputError, match="vocabulary must hold"):
+            refused()
 
 
 @torch.no_grad()

@@ -59,6 +59,9 @@ class Causal:
     spell_prompt: Callable[[str, bool], list[int]] | None = field(default=None, repr=False)  # for encode_prompt
     chat_tokenizer: Callable[[], Any] | None = field(default=None, repr=False)  # of transformers, for chat templates
 
+    def __post_init__(self) -> None:
+        self._checked([] if self.start is None else [self.start])
+
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without special tokens before or after it."""
         return self._checked(self.spell(text))
@@ -68,7 +71,7 @@ class Causal:
         if tokens and max(tokens) >= self.vocab_size:
             raise InputError(
                 f"vocabulary must hold every token of the tokenizer, but '{self.name}' has {self.vocab_size} and the "
-                f"text token {max(tokens)}; put the tokenizer that it was trained with beside it"
+                f"token {max(tokens)}; put the tokenizer that it was trained with beside it"
             )
         return tokens
 
