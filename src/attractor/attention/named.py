@@ -26,7 +26,10 @@ from attractor.files.code import imported
 Mechanism = AttentionConfig | Whole
 GROUP = "attractor.mechanisms"
 FILE = "mechanism file"
-WAYS = "'attractor list' shows all; one of your own is FILE.py:NAME or package.module:NAME"
+WAYS = (
+    "'attractor list' shows all, also models such as fast-slow, which --size takes; one of your own is FILE.py:NAME or "
+    "package.module:NAME"
+)
 
 
 def mechanism(named: Any) -> str | Mechanism:
