@@ -33,11 +33,11 @@ def _processor() -> str:
     Rented machines give one name to several generations, which round in other ways: family and model tell them apart.
     """
     cpuinfo = Path("/proc/cpuinfo")
-    first = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0] if cpuinfo.exists() else ""
-    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
-    name = told.get("model name") or platform.processor() or platform.machine()
-    known = {"cpu family", "model"} <= told.keys()
-    return f"{name} (family {told['cpu family']}, model {told['model']})" if known else name
+    core = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0] if cpuinfo.exists() else ""
+    values = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in core.splitlines())}
+    name = values.get("model name") or platform.processor() or platform.machine()
+    known = {"cpu family", "model"} <= values.keys()
+    return f"{name} (family {values['cpu family']}, model {values['model']})" if known else name
 
 
 def _gpus() -> list[str]:
