@@ -119,3 +119,14 @@ def test_the_command_takes_run_folders_and_trains_nothing(attractor: Command, pa
     assert attractor("report", str(page.parent), "--formats", "svg").code == 0
     assert_refused(attractor("compare", *names, "--lr", "1e-3"), "lr must be left out where run folders are compared")
     assert_refused(attractor("compare", names[0], "gated"), "run must be a folder that exists, and 'gated' does not")
+
+
+def test_runs_of_a_folder_are_compared_with_the_row_that_is_named_or_called_as_baselines_are(
+    attractor: Command, paths: list[Path], tmp_path: Path
+) -> None:
+    for named, said in ((), "gated: better, -0.05"), (("--baseline", "gated"), "standard: worse, +0.05"):
+        done = attractor("runs", "compare", str(tmp_path), "--where", "label!=uniform", *named)
+        assert (done.code, done.err) == (0, "")
+        assert said in done.out
+    wrong = attractor("runs", "compare", str(tmp_path), "--baseline", "gate")
+    assert_refused(wrong, "unknown row for the baseline 'gate'; did you mean 'gated'?")

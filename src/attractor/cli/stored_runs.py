@@ -61,6 +61,8 @@ class RunsShowArguments:
 
 @dataclass(frozen=True)
 class RunsCompareArguments(Selection):
+    baseline: str | None = None
+    """row that the others are compared with; by default guessed"""
     out: Path | None = None
     """folder of the report; by default a new one in runs/"""
 
@@ -165,14 +167,19 @@ def runs_compare(args: RunsCompareArguments, console: Console) -> None:
     from attractor.cli.study import report_study
     from attractor.runs.run_folder import ENDED
     from attractor.study.stored_runs import compare_runs
+    from attractor.verdict.judge import BASELINES
+
+    def place(run: "IndexedRun") -> int:  # the first row is the baseline
+        label = run.fields.get("label")
+        return BASELINES.index(label) if label in BASELINES else len(BASELINES)
 
     runs, _, _ = selected(args.folder, args.where)
-    paths = [args.folder / run.key for run in runs if run.state in ENDED]
+    paths = [args.folder / run.key for run in sorted(runs, key=place) if run.state in ENDED]
     if len(paths) < 2:
         raise InputError(
             f"at least 2 finished runs must meet the conditions, got {len(paths)}; 'attractor runs list' shows all"
         )
-    record, folder = compare_runs(paths, args.out, command_line())
+    record, folder = compare_runs(paths, args.out, command_line(), args.baseline)
     report_study(record, folder, {}, console)
 
 

@@ -10,7 +10,7 @@ from os.path import relpath
 from pathlib import Path
 from typing import Any
 
-from attractor.errors import InputError
+from attractor.errors import InputError, unknown
 from attractor.files import write_json
 from attractor.runs.configuration import config_differences, config_hash, dotted_fields
 from attractor.runs.quantity import LOSS_OF_VALIDATION
@@ -23,9 +23,11 @@ Runs = Sequence[RunFolder]
 Paths = dict[tuple[str, str], dict[int, Path]]  # the folders of runs, by row and column and then by seed
 
 
-def compare_runs(paths: Sequence[Path], folder: Path | None, command: str) -> tuple[StudyRecord, Path]:
+def compare_runs(
+    paths: Sequence[Path], folder: Path | None, command: str, baseline: str | None = None
+) -> tuple[StudyRecord, Path]:
     """Write the study of these runs; return its record and its folder, which by default is one under runs/."""
-    design, runs = study_of_runs(paths, command, folder.name if folder else None)
+    design, runs = study_of_runs(paths, command, folder.name if folder else None, baseline)
     folder = folder or Path("runs") / design.name
     refuse_foreign_folder(folder)
     pool = pool_of(folder)
@@ -35,8 +37,12 @@ def compare_runs(paths: Sequence[Path], folder: Path | None, command: str) -> tu
     return StudyRecord.read(folder), folder
 
 
-def study_of_runs(paths: Sequence[Path], command: str, name: str | None = None) -> tuple[Design, Paths]:
-    """Return the design of a study of these runs, and their folders by row and seed. Nothing is written."""
+def study_of_runs(
+    paths: Sequence[Path], command: str, name: str | None = None, baseline: str | None = None
+) -> tuple[Design, Paths]:
+    """Return the design of a study of these runs, and their folders by row and seed. Nothing is written.
+
+    The baseline is the first row if none is named."""
     runs = [RunFolder.open(path) for path in {path.resolve(): path for path in paths}.values()]
     for run in runs:
         if not {"label", "seed"} <= run.config.keys():
@@ -53,7 +59,9 @@ def study_of_runs(paths: Sequence[Path], command: str, name: str | None = None) 
         )
     metrics = {summary["metric"]["name"] for run in runs if (summary := run.summary())}
     rows = labelled(groups(runs))
-    baseline = next(iter(rows))
+    baseline = next(iter(rows)) if baseline is None else baseline
+    if baseline not in rows:
+        raise unknown("row for the baseline", baseline, rows)
     control = next((row for row, of_row in rows.items() if of_row[0].config["label"].split()[-1] == CONTROL), CONTROL)
     design = Design(
         name=name or f"compare-{config_hash({'runs': [run.config for run in runs]})[:8]}",
