@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.weightstats import ttost_ind, ttost_paired
 
+from attractor import judge
 from attractor.errors import InputError
 from attractor.verdict.judge import expected_best, judge_observations
 from attractor.verdict.moderated import FEWEST_ROWS, moderated
@@ -220,6 +221,17 @@ def test_all_rows_are_read_at_one_step():
         judge_observations(early)
     assert judge_observations(early, at="20")["row"].difference == pytest.approx(-0.1)
     assert judge_observations(early, at="best")["row"].difference == pytest.approx(0.0)
+
+
+def test_a_run_that_ended_after_one_value_is_not_compared_with_longer_ones():
+    """Criterion: a table of results, one for each run, is judged as it is, and says of which steps they are."""
+    measured = {"row": [*"bbbaaa"], "seed": [0, 1, 2] * 2, "loss": [3.0, 3.1, 3.2, 2.9, 3.0, 3.1]}
+    results = judge(measured | {"step": [20, 20, 20, 20, 20, 10]}, baseline="b")
+    assert results["a"].difference == pytest.approx(-0.1)
+    assert "The results are of steps 10 to 20." in results.notes
+    course = {name: [*cells, *cells[:5]] for name, cells in measured.items()} | {"step": [10] * 6 + [20] * 5}
+    with pytest.raises(InputError, match=r"but seed 2 of 'a' ends at 10 and others at 20; give --at 10, .*write nan"):
+        judge(course, baseline="b")
 
 
 @pytest.mark.parametrize("value", ["val_loss", "perplexity", "bpb"])

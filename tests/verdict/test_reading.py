@@ -133,6 +133,12 @@ WRITTEN: dict[str, tuple[dict[str, str], dict[str, str], dict[str, dict[Any, flo
         {"base": {0: 3.3, 1: 3.1}, "mine": {0: 3.2, 1: NAN}},
         "table with a column for each row",
     ),
+    "a column for each row, by pandas": (
+        {"a.csv": ",base,mine\n0,3.3,3.2\n1,3.1,3.0\n"},
+        {},
+        {"base": {0: 3.3, 1: 3.1}, "mine": {0: 3.2, 1: 3.0}},
+        "table with a column for each row",
+    ),
     "columns called seed 1 and s2": ({"a.csv": ',"seed 1",s2\nx,1,2\n'}, {}, {"x": {1: 1.0, 2: 2.0}}, "each seed"),
     "steps, then a column for each seed": ({"m.csv": "step,0,1\n5,.1,.2\n"}, {"value": "3"}, {"m": {0: 0.2}}, "table"),
     "pandas": ({"a.csv": ",name,seed,acc\n0,x,0.0,5\n1,y,0.0,6\n"}, {}, {"x": {0: 5.0}, "y": {0: 6.0}}, "value: 'acc'"),

@@ -84,8 +84,10 @@ def better_side(value: str) -> tuple[bool, str]:
 def at_step(observations: Observations, at: str | float, lower_is_better: bool) -> tuple[Observations, list[str]]:
     """Return the runs with the value at one step, the same for all rows: the last, the best, or a step by number."""
     curves = {(row, seed): run.curve for row, runs in observations for seed, run in runs.items() if run.curve}
-    if not curves:
-        return observations, []
+    if all(len(curve) == 1 for curve in curves.values()):  # the table has the result of each run, not its course
+        steps = {curve[0][0] for curve in curves.values()}
+        ends = [short_number(end(steps, default=0.0)) for end in (min, max)]
+        return observations, [f"The results are of steps {ends[0]} to {ends[1]}."] if len(steps) > 1 else []
     if at == "best":
         pick = min if lower_is_better else max
         notes = ["The best value of each run counts, whenever it was; this favours rows with many noisy values."]
@@ -122,6 +124,7 @@ def _last_step(curves: Mapping[tuple[str, Seed], Sequence[tuple[float, float]]])
         advice = (
             f"give --at {short_number(common)}, the last step that all have" if common is not None else "give --at best"
         )
+        advice += ", or write nan as the last value of a run that failed"
         raise InputError(
             f"runs must end at one step, but seed {seed} of '{row}' ends at {short_number(ends[early[0]])} and "
             f"others at {short_number(last)}; {advice}"

@@ -226,12 +226,14 @@ def _one_run_a_line(table: Table, notes: list[str]) -> Table:
     (first, cells), *columns = table.columns.items()
     seeds = [SEED_NAME.fullmatch(name) for name, _ in columns]
     n, parts = len(table), list[tuple[Sequence[Cell], ...]]()
+    is_index = first == "column 1" and [*map(str, cells)] == [*map(str, range(n))]  # pandas writes one without a name
+    is_seed = is_index or _plain(first) in COLUMNS["seed"]
     if len(columns) < 2:
         return table
     if all(seeds) and first not in cells and not all(re.fullmatch(NUMBER, str(cell), re.IGNORECASE) for cell in cells):
         what = "seed"
         parts = [(cells, [seed[1]] * n, numbers) for seed, (_, numbers) in zip(seeds, columns, strict=True) if seed]
-    elif _plain(first) in COLUMNS["seed"] and all(_may_be_of_a_row(table, name) for name, _ in columns):
+    elif is_seed and all(_may_be_of_a_row(table, name) for name, _ in columns):
         what = "row"
         parts = [([name] * n, cells, numbers) for name, numbers in columns]
     else:
@@ -416,14 +418,13 @@ class _Lines:
 
     def run(self, name: str, seed: Seed | None, lines: Sequence[int]) -> ObservedRun:
         """Return the run on some lines. Lines without a value lie between two measurements."""
-        curve: Curve = ()
         value = self.values[lines[0]]
-        if len(lines) == 1 and not self.of_run:
+        if len(lines) == 1 and not self.of_run and not self.steps:
             return ObservedRun(math.nan if value is None else value)
-        if len(lines) > 1:
-            measured = [(n, value) for n in lines if (value := self.values[n]) is not None]
-            curve = () if len(measured) < 2 else self._curve(name, seed, measured)
-            value = measured[0][1] if len(measured) == 1 else curve[-1][1] if curve else None
+        measured = [(n, value) for n in lines if (value := self.values[n]) is not None]
+        stepless = len(measured) == 1 and (not self.steps or self.steps[measured[0][0]] is None)
+        curve = () if stepless or not measured else self._curve(name, seed, measured)
+        value = curve[-1][1] if curve else measured[0][1] if measured else None
         last = {
             what: next((cell for n in reversed(lines) if (cell := cells[n]) is not None), cells[lines[-1]])
             for what, cells in self.of_run.items()
