@@ -296,12 +296,25 @@ def _json(path: Path, text: str) -> dict[str, list[Cell]]:
         lengths = {len(cells) for cells in value.values()}
         require(len(lengths) == 1, "columns", "equally long", str(path), "fill them with null")
         return {name: list(map(as_cell, cells)) for name, cells in value.items()}
+    if isinstance(value, dict) and value and all(isinstance(cells, dict) for cells in value.values()):
+        return _nested(path, value)
     records = [value] if isinstance(value, dict) else value
     are_records = all(isinstance(record, dict) for record in records)
     require(are_records, "a JSON table", "a list of objects or an object of columns", str(path), "write it as one")
     names = list(dict.fromkeys(name for record in records for name in record))
     _check_size(path, len(records) * len(names))
     return {name: [as_cell(record.get(name)) for record in records] for name in names}
+
+
+def _nested(path: Path, outer: dict[str, dict[str, Any]]) -> dict[str, list[Cell]]:
+    """Return the table of an object of objects. Those of a column number its cells, as pandas writes them; others are
+    lines with a name each."""
+    keys = list(dict.fromkeys(key for cells in outer.values() for key in cells))
+    _check_size(path, len(outer) * len(keys))
+    if keys == [str(n) for n in range(len(keys))]:
+        columns = {name: [as_cell(cells.get(key)) for key in keys] for name, cells in outer.items()}
+        return {"column 1": [*keys], **columns}
+    return {"name": [*outer], **{key: [as_cell(cells.get(key)) for cells in outer.values()] for key in keys}}
 
 
 def _record(path: Path, n: int, line: str) -> Any:

@@ -16,7 +16,7 @@ class JudgeArguments:
     tables: Positional[tuple[Path, ...]]
     """tables, exports of trackers, logs of trainers, or folders of them"""
     row: str | None = None
-    """column that names the rows, or a pattern in paths; by default guessed"""
+    """column that names the rows, or several as A,B, or a pattern in paths; by default guessed"""
     seed: str | None = None
     """column of the seeds, or a pattern in paths; by default guessed"""
     value: str | None = None

@@ -110,6 +110,9 @@ def _observations(
     row, seed, value, step = (
         name if name is None or name in table.columns else by_place.get(name, name) for name in (row, seed, value, step)
     )
+    if row is not None and row not in table.columns and {*(parts := row.split(","))} <= table.columns.keys():
+        names_of_row = zip(*(_filled(table, part) for part in parts), strict=True)
+        table = Table({**table.columns, row: [", ".join(cells) for cells in names_of_row]}, table.files)
     value_column = _value_column(table, value, {row, seed, step})
     in_lines = is_pattern(step) and step not in table.columns  # the reader of logs made a column of the steps
     step_column = _column(table, "step", None if in_lines else step, but=value_column)
@@ -273,7 +276,10 @@ def _value_column(table: Table, value: str | None, taken: set[str | None]) -> st
         raise InputError(f"a column must hold the values, and none seems to; give --value NAME, one of {columns}")
     best = by_rank[min(by_rank)]
     if len(best) > 1:
-        raise InputError(f"value must be one column, and {_listed(best)} could be it; give --value NAME")
+        raise InputError(
+            f"value must be one column, and {_listed(best)} could be it; give --value NAME, "
+            "or a first column called seed if each is a row"
+        )
     return best[0]
 
 
@@ -436,7 +442,7 @@ class _Lines:
         if not self.steps:
             raise InputError(
                 f"a row must have one value for each seed, and {name} there are {len(measured)}, which are no repeats; "
-                "give --step NAME if they are steps, another --row if they are several rows, or keep one of them"
+                "give --step NAME if they are steps, another --row (two as A,B) if they are rows, or keep one of them"
             )
         curve: dict[float, tuple[float, Path]] = {}
         for n, value in measured:
