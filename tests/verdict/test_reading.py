@@ -163,6 +163,18 @@ WRITTEN: dict[str, tuple[dict[str, str], dict[str, str], dict[str, dict[Any, flo
         {"x, 1": {0: 1.0}, "x, 2": {0: 2.0}, "y, 1": {0: 3.0}},
         "row: 'model,size', seed: 'seed'",
     ),
+    "numbers that every row has": (
+        {f"{row}-{n}.log": f"loss {n}.5\n" for row in ("x", "y-2") for n in (1, 2)},
+        {"value": "loss (.*)"},
+        {"x": {1: 1.5, 2: 2.5}, "y-2": {1: 1.5, 2: 2.5}},
+        "seed: from the names of the files",
+    ),
+    "numbers that tell rows apart": (
+        {"a.csv": "name,loss\nx-2,1\nx-4,2\ny-2,3\ny-4,4\nz,5\n"},
+        {},
+        {"x-2": {0: 1.0}, "x-4": {0: 2.0}, "y-2": {0: 3.0}, "y-4": {0: 4.0}, "z": {0: 5.0}},
+        "no seeds",
+    ),
     "columns called seed 1 and s2": ({"a.csv": ',"seed 1",s2\nx,1,2\n'}, {}, {"x": {1: 1.0, 2: 2.0}}, "each seed"),
     "steps, then a column for each seed": ({"m.csv": "step,0,1\n5,.1,.2\n"}, {"value": "3"}, {"m": {0: 0.2}}, "table"),
     "pandas": ({"a.csv": ",name,seed,acc\n0,x,0.0,5\n1,y,0.0,6\n"}, {}, {"x": {0: 5.0}, "y": {0: 6.0}}, "value: 'acc'"),

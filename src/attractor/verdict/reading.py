@@ -18,7 +18,7 @@ from attractor.errors import InputError, require
 from attractor.tables import Cell, Table, as_cell, number, shown, stack
 from attractor.verdict.formats import EVENTS, NUMBER, ReadFile, compiled, is_pattern, read_file
 from attractor.verdict.observations import Curve, Observations, ObservedRun, Seed
-from attractor.verdict.run_names import SEED, names_in_paths, run_path, seed_of, split_name
+from attractor.verdict.run_names import SEED, names_in_paths, run_path, seed_of, split_names
 
 WORDS = {  # names of columns as `_plain` writes them, of which the first that occurs is taken, and words in them
     "row": (
@@ -320,7 +320,7 @@ def _names_and_seeds(
     if seed is not None and seed_column is None:
         return names, _by_line(map(seed_of, _parts("seed", seed, files)), files), guesses
     if seed is None and row_column is not None and row is None:
-        split = {name: split_name(name) for name in dict.fromkeys(names)}
+        split = split_names(dict.fromkeys(names))
         all_split = all(name and number is not None for name, number in split.values())
         of_seed = names if seed_column is None else table.columns[seed_column]
         if all_split and len(set(zip(names, of_seed, strict=True))) == len(split):
