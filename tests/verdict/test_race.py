@@ -187,6 +187,7 @@ def test_a_nanogpt_like_trainer_races(attractor):
     assert {verdict["row"]: verdict["outcome"] for verdict in found["verdicts"]}["mine"] == "better"
     assert outcomes()[: len(first)] == first
     assert {run["row"] for run in outcomes()[len(first) :]} <= {"other", BASELINE}
+    assert "'race' holds a race, whose looks are not counted here" in attractor("judge", "race").out
 
 
 @pytest.mark.parametrize(("row", "outcome"), [("3", "better"), ("-3", "worse")])

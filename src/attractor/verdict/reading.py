@@ -18,6 +18,7 @@ from attractor.errors import InputError, require
 from attractor.tables import Cell, Table, as_cell, number, shown, stack
 from attractor.verdict.formats import EVENTS, NUMBER, ReadFile, compiled, is_pattern, read_file
 from attractor.verdict.observations import Curve, Observations, ObservedRun, Seed
+from attractor.verdict.race_folder import PLAN
 from attractor.verdict.run_names import SEED, names_in_paths, run_path, seed_of, split_names
 
 WORDS = {  # names of columns as `_plain` writes them, of which the first that occurs is taken, and words in them
@@ -156,6 +157,8 @@ def _files(paths: Sequence[Path], notes: list[str]) -> list[tuple[Path, bool]]:
         files += [(file, False) for file in of_kind]
         notes.append(f"{len(of_kind)} of {len(inside)} files in '{path}' are read, such as '{of_kind[0].name}'")
     require(bool(files), "paths", "at least one file or folder", [], "give a table or logs")
+    if race := next((file.parent for file, _ in files if (file.parent / PLAN).is_file()), None):
+        notes.append(f"'{race}' holds a race, whose looks are not counted here; its verdict.html counts them")
     return files
 
 
