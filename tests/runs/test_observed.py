@@ -67,6 +67,10 @@ def test_tables_in_memory_are_read_as_files_are() -> None:
     columns = {"method": ["x", "x", "y"], "seed": np.array([0, 1, 0]), "loss": np.float32([1.5, np.nan, np.inf])}
     assert values(observe(columns, **NAMES)) == expected
     assert values(observe(frame.astype(object).to_dict("records"), **NAMES)) == expected
+    by_seed = frame.set_index(["method", "seed"])["loss"]
+    wide = pandas.DataFrame({"seed": [0, 1], "x": [1.5, np.nan], "y": [np.inf, 2.5]}).set_index("seed")
+    assert [values(observe(part, **NAMES)) for part in (by_seed, by_seed.to_frame())] == [expected] * 2
+    assert values(observe(wide, **NAMES)) == "{'x': {0: 1.5, 1: nan}, 'y': {0: inf, 1: 2.5}}"
     for data, message in (({"loss": [1], "seed": [1, 2]}, "equally long"), (frame[:0], "a table with rows")):
         with pytest.raises(InputError, match=message):
             observe(data, **NAMES)

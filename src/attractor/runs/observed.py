@@ -63,6 +63,8 @@ def observe(data: Any, **columns: str | None) -> Observations:
     if isinstance(data, Mapping) and data and all(isinstance(of_row, Mapping) for of_row in data.values()):
         rows = {str(row): _runs_of(str(row), of_row) for row, of_row in data.items()}
         return Observations(rows, columns["value"] or "value")
+    if hasattr(data, "reset_index") and any(name is not None for name in data.index.names):
+        data = data.reset_index()  # a pandas table or series, whose named index may hold rows or seeds
     if hasattr(data, "to_dict") and hasattr(data, "columns"):  # a pandas table
         data = data.to_dict("list")
     if isinstance(data, Mapping):
