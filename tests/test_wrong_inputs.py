@@ -140,7 +140,7 @@ train --resume=run --config=run/config.json => config must be left out with --re
 train --code=mine.py => code must be left out
 train gated => unknown word gated; write --attention gated ('attractor train --help' shows all)
 compare standard --out=x gated => unknown word gated; write MECHANISMS ... before options
-train --attention=eular => unknown attention 'eular'; did you mean 'coupled-euler'? ('attractor list' shows all, also models 
+train --attention=eular => unknown attention 'eular'; did you mean 'coupled-euler'? ('attractor list' shows all, 
 train --n-stepz=3 => --n-stepz; did you mean --n-steps? ('attractor train --help' shows all)
 train --d-modle=3 --n-heds=2 => --d-modle, --n-heds; did you mean --d-model, --n-heads?
 train --zzzzzz=3 => --zzzzzz ('attractor train --help' shows all)
