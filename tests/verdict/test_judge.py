@@ -229,6 +229,8 @@ def test_a_run_that_ended_after_one_value_is_not_compared_with_longer_ones():
     results = judge(measured | {"step": [20, 20, 20, 20, 20, 10]}, baseline="b")
     assert results["a"].difference == pytest.approx(-0.1)
     assert "The results are of steps 10 to 20." in results.notes
+    unknown = judge(measured | {"step": [20, 20, 20, 20, 20, math.nan]}, baseline="b")
+    assert unknown["a"].n == 3
     course = {name: [*cells, *cells[:5]] for name, cells in measured.items()} | {"step": [10] * 6 + [20] * 5}
     with pytest.raises(InputError, match=r"but seed 2 of 'a' ends at 10 and others at 20; give --at 10, .*write nan"):
         judge(course, baseline="b")

@@ -431,8 +431,9 @@ class _Lines:
         if len(lines) == 1 and not self.of_run and not self.steps:
             return ObservedRun(math.nan if value is None else value)
         measured = [(n, value) for n in lines if (value := self.values[n]) is not None]
-        stepless = len(measured) == 1 and (not self.steps or self.steps[measured[0][0]] is None)
-        curve = () if stepless or not measured else self._curve(name, seed, measured)
+        step = self.steps[measured[0][0]] if self.steps and measured else None
+        has_steps = len(measured) > 1 or (step is not None and math.isfinite(step))
+        curve = self._curve(name, seed, measured) if has_steps else ()
         value = curve[-1][1] if curve else measured[0][1] if measured else None
         last = {
             what: next((cell for n in reversed(lines) if (cell := cells[n]) is not None), cells[lines[-1]])
