@@ -210,7 +210,6 @@ def assert_close_runs(one: Path, other: Path, tolerance: float = 1e-5) -> None:
         for name, value in values.items():
             assert_close(states[1]["state"][index][name], value, tolerance, f"{name} of {index}")
     half = RunFolder.open(one).config["precision"] == "fp16"
-    epsilon = torch.finfo(torch.float16 if half else torch.float32).eps
     records = [RunFolder.open(path).metrics() for path in (one, other)]
     assert [r["step"] for r in records[0]] == [r["step"] for r in records[1]]
     for ours, theirs in zip(*records, strict=True):
@@ -220,8 +219,8 @@ def assert_close_runs(one: Path, other: Path, tolerance: float = 1e-5) -> None:
                 continue
             # The rounding of a logit near 0 is as large as that of the other logits.
             rounding = tolerance * np.abs(ours[name]).max() if isinstance(ours[name], list) else 0.0
-            if name == "logit_change":  # the difference of two logits, which are larger and were rounded
-                rounding = max(rounding, epsilon * np.abs(ours["max_logit"]).max())
+            if half and name == "logit_change":  # the difference of two logits, which are larger and were rounded
+                rounding = max(rounding, torch.finfo(torch.float16).eps * np.abs(ours["max_logit"]).max())
             np.testing.assert_allclose(theirs[name], ours[name], rtol=tolerance, atol=rounding, err_msg=name)
 
 
