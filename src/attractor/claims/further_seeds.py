@@ -8,9 +8,8 @@ from itertools import groupby
 FEWEST = 4  # seeds of a comparison by default
 
 
-def with_seeds(command: str, known: Sequence[int], n_seeds: int, only_new: bool = False, as_range: bool = False) -> str:
-    """Return the command for `n_seeds` seeds of the whole study: the known ones unless `only_new`, and those that
-    follow. With `as_range` they are written as 0-54 rather than one by one.
+def with_seeds(command: str, known: Sequence[int], n_seeds: int, only_new: bool = False) -> str:
+    """Return the command for `n_seeds` seeds of the whole study: the known ones, unless `only_new`, and new ones.
 
     New seeds follow the largest known one. So a pilot, whose seeds begin at 100, never gets the seeds of its study.
     """
@@ -21,7 +20,7 @@ def with_seeds(command: str, known: Sequence[int], n_seeds: int, only_new: bool 
         words = _without(words, option, r"\d+([-/]\d+)?")
     for option in ("--rows", "--columns"):
         words = _without(words, option, r"(?!--).*")
-    return shlex.join([*words, "--seeds", *(in_ranges(seeds) if as_range else map(str, seeds))])
+    return shlex.join([*words, "--seeds", *in_ranges(seeds)])
 
 
 def in_ranges(seeds: Sequence[int]) -> list[str]:

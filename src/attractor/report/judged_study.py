@@ -388,7 +388,7 @@ class JudgedStudy:
             words = f"the same command goes on, with {n_left} run{'s' * (n_left > 1)} to do at most"
             steps.append(VerdictPart("next", "", words, command=command))
         elif n_further > 0 and command:
-            further = with_seeds(command, self.design.seeds, n_seeds, self.at_looks is not None, as_range=True)
+            further = with_seeds(command, self.design.seeds, n_seeds, self.at_looks is not None)
             words = f"{n_further} further seed{'s' * (n_further > 1)}"
             steps.append(VerdictPart("next", "", words, command=further))
         return [VerdictLine("What next", tuple(steps))] if steps else []
