@@ -114,6 +114,12 @@ WRITTEN: dict[str, tuple[dict[str, str], dict[str, str], dict[str, dict[Any, flo
     ),
     "gzip": ({"mine.s0.csv.gz": "loss\n1\n", "mine.s1.csv.gz": "loss\n2\n"}, {}, {"mine": {0: 1.0, 1: 2.0}}, "table"),
     "a log in gzip": ({"mine.s7.log.gz": NANOCHAT.format(".93")}, {}, {"mine": {7: 0.93}}, "log of nanochat"),
+    "markdown": (
+        {"note.md": "We ran\n\n| method | seed | **loss** |\n|---|:-:|--:|\n| `x` | 0 | 1 |\n| **y** | 0 | .5\n"},
+        {},
+        {"x": {0: 1.0}, "y": {0: 0.5}},
+        "note.md': table in markdown",
+    ),
     "no header": ({"a.tsv": "x\t0\t.5\nx\t1\t1\n"}, {}, {"x": {0: 0.5, 1: 1.0}}, "taken to have no header line"),
     "no header, by place": (
         {"a.csv": "x,0,5e-1,.7\ny,0,1,2\n"},

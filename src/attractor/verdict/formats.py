@@ -9,6 +9,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,18 @@ def _table(path: Path, text: str) -> Table | None:
         if not n_cells[0] or n_cells[0] != n_cells[1] or re.search(r"[\d:]", first):
             return None
     return parse_table(path, text.encode())
+
+
+def _markdown(path: Path, text: str) -> Table | None:
+    """Read the tables of a markdown text, such as a comment on an issue. Emphasis of cells is dropped."""
+    tables: list[Table] = []
+    for bars, group in groupby(map(str.strip, text.splitlines()), key=lambda line: line[:1] == "|"):
+        cells = (line[1:].removesuffix("|").split("|") for line in group if bars)
+        lines = ["\t".join(cell.strip(" *_`") for cell in line) for line in cells]
+        if len(lines) > 2 and not lines[1].strip("\t :-"):
+            lines[1] = ""
+            tables.append(parse_table(path, "\n".join(lines).encode()))
+    return stack(tables) if tables else None
 
 
 def _first_cells(path: Path, text: str) -> list[str]:
@@ -269,6 +282,7 @@ FORMATS: tuple[tuple[str, Callable[[Path, str], Table | None], bool], ...] = (
     ("chart of W&B", _wandb_chart, False),
     ("results of a loop of ideas", _autoresearch, False),
     *((name, _log(pattern), True) for name, pattern in LOGS.items()),
+    ("table in markdown", _markdown, False),
     ("table, taken to have no header line", _headerless, False),
     ("table", _table, False),
 )

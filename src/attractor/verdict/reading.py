@@ -56,6 +56,7 @@ KINDS = (  # of files that a folder may hold beside each other: the first kind t
     r".*\.(csv|tsv|parquet|jsonl|ndjson)(\.gz)?",
     r".*\.(log|txt|out)(\.gz)?",
     r".*\.json(\.gz)?",
+    r".*\.md",
 )
 MOST_FILES = 10_000
 
