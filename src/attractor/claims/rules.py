@@ -7,7 +7,7 @@ a claim was judged before at fewer pairs, every p value counts those looks (`ver
     Differs      holds where the difference is shown in the claimed direction (p < 0.05); fails where the opposite is
                  shown, or where the 95% interval lies within ± m: so small a lead is not the claimed one
     Equivalent   holds where the difference is shown to lie within ± m (two one-sided tests at 0.025) and the premises
-                 hold, without which "no difference" says nothing; fails where the 95% interval lies outside ± m
+                 hold, without which "no difference" says nothing; fails where a difference beyond ± m is shown
     Costs        holds where the 95% interval of the cost lies at or below the published cost plus m; fails where it
                  lies above
     Reaches      holds where every seed reaches the level, fails where the 95% interval of the mean lies below
