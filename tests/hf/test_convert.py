@@ -36,7 +36,8 @@ SOURCES = {
     "mla": BASE.replace(n_kv_heads=None, attention="mla"),
     "coupled-euler": BASE.replace(attention="coupled-euler"),
 }
-PLAIN = ["mlp-only", *(name for name, preset in PRESETS.items() if isinstance(preset.couple, Dynamics)), "gated"]
+PLAIN = ["mlp-only", "gated", "gated-few"]
+PLAIN += [name for name, preset in PRESETS.items() if isinstance(preset.couple, Dynamics)]
 COUPLED_SOFTMAX = [name for name in PLAIN if name not in ("coupled-differential", "coupled-mla")]
 CASES = [
     *(("grouped queries", name) for name in COUPLED_SOFTMAX),
@@ -66,6 +67,7 @@ def test_the_converted_model_starts_as_the_original_bit_for_bit(source: str, att
     before = {name: weight.clone() for name, weight in original.state_dict().items()}
     made = convert_model(original, attention)
     assert made.config.attention_config != original.config.attention_config
+    assert source != "grouped queries" or made.config.attention_config.output == PRESETS[attention].output
     assert torch.equal(made(tokens())[0], original(tokens())[0])
     assert all(torch.equal(weight, before[name]) for name, weight in original.state_dict().items())
     if source == "mla":  # its cache differs, since coupled keys cannot be computed from the latent
@@ -126,6 +128,7 @@ def test_gates_open_the_coupling() -> None:
         ("grouped queries", "psiqrh", ["whose project stage is Shared"]),
         ("grouped queries", "phase", ["which has no gradient where it changes nothing"]),
         ("grouped queries", "gqa", ["which the model has already"]),
+        ("grouped queries", "gated:activation=silu", ["whose gates start at 0"]),
         ("grouped queries", "eular", ["unknown attention 'eular'"]),
         ("coupled-euler", "coupled-hamiltonian", ["whose couple stage is Leapfrog where the model has Euler"]),
         (

@@ -24,7 +24,7 @@ from attractor.hf.cache import CACHE_NAME
 from attractor.models import SIZES
 
 ARCHITECTURES = [name for name in FAST if not name.startswith(("deepseek", "diffllama"))]
-EXACT = ["coupled-euler", "coupled-hamiltonian", "coupled-linear", "mlp-only", "gated", "coupled-gated"]
+EXACT = ["coupled-euler", "coupled-hamiltonian", "coupled-linear", "mlp-only", "gated", "gated-few", "coupled-gated"]
 SCORED = ["uniform", "differential", "differential-original", "coupled-differential"]
 CASES = [
     *((name, "coupled-gated") for name in ARCHITECTURES),

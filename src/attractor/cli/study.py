@@ -195,9 +195,8 @@ def study_list(args: StudyListArguments, console: Console) -> None:
 
     folder = args.folder or papers_folder() or Path()
     refuse_file(folder)
-    files = [
-        file for pattern in (f"*/{STUDIES}/*.py", f"{STUDIES}/*.py", "*.py") for file in sorted(folder.glob(pattern))
-    ]
+    by_depth = (sorted(folder.glob(pattern)) for pattern in (f"*/{STUDIES}/*.py", f"{STUDIES}/*.py", "*.py"))
+    files = next(filter(None, by_depth), [])  # what lies above studies is none
     if not files:
         raise InputError(f"folder must hold study files, and '{folder}' holds none; give papers/ of the repository")
     outlines = []

@@ -37,7 +37,7 @@ from attractor.errors import InputError, require_seed
 from attractor.files import refuse_inhabited
 from attractor.hf.import_models import describe, import_model
 from attractor.hf.import_runs import imported_config, tokenizer_files, write_run
-from attractor.hf.replace import chosen, gated, start_closed
+from attractor.hf.replace import STARTS_AT_ZERO, chosen, gated, start_closed
 from attractor.hf.safetensors import StoredWeights
 from attractor.models.language_model import LanguageModel
 from attractor.models.transformer import Transformer, TransformerConfig
@@ -84,7 +84,7 @@ def converted(source: AttentionConfig, wanted: AttentionConfig) -> AttentionConf
         norms = {name: getattr(couple, name) for name in ("qk_norm", "qk_norm_across", "qk_norm_eps", "rope_fraction")}
         couple = replace(gated(wanted.couple), **norms)
     if isinstance(wanted.output, Gated) and isinstance(output, Plain):
-        output = Gated(output.out_bias)
+        output = replace(wanted.output, out_bias=output.out_bias)
     return replace(source, couple=couple, output=output)
 
 
@@ -99,6 +99,8 @@ def conversion_obstacle(source: AttentionConfig, wanted: AttentionConfig) -> str
             return kinds
         if stage == "output" and not (isinstance(old, Plain) and isinstance(new, Gated)):
             return kinds
+        if isinstance(new, Gated) and new.activation != "sigmoid":
+            return STARTS_AT_ZERO
         if stage == "couple" and not (isinstance(old, Uncoupled) and isinstance(new, Dynamics | MLPOnly)):
             return "which has no gradient where it changes nothing" if isinstance(old, Uncoupled) else kinds
     return "which the model has already" if converted(source, wanted) == source else None

@@ -41,6 +41,7 @@ from attractor.errors import InputError, require, require_seed
 from attractor.models.initialize import draw
 
 RECORD = "replaced_attention"  # the field of config.json
+STARTS_AT_ZERO = "whose gates start at 0, so that the layer would write nothing"
 OTHER_LOGITS = ("softcap", "position_bias", "s_aux")  # arguments of attention functions that change logits
 
 
@@ -102,15 +103,14 @@ def obstacle(wanted: AttentionConfig) -> str | None:
         return f"whose {name} acts in models of attractor alone"
     if not isinstance(wanted.output, Plain | Gated):
         return f"whose output stage is {type(wanted.output).__name__}"
-    return "which the model has already" if not (couple.moves or is_scored(wanted) or is_gated(wanted)) else None
+    if isinstance(wanted.output, Gated) and wanted.output.activation != "sigmoid":
+        return STARTS_AT_ZERO
+    is_new = couple.moves or is_scored(wanted) or isinstance(wanted.output, Gated)
+    return None if is_new else "which the model has already"
 
 
 def is_scored(wanted: AttentionConfig) -> bool:
     return wanted.score != Softmax()
-
-
-def is_gated(wanted: AttentionConfig) -> bool:
-    return isinstance(wanted.output, Gated)
 
 
 def gated(couple: Coupling) -> Coupling:
@@ -218,7 +218,7 @@ class Replaced(nn.Module):
         with torch.device(weight.device):
             self.couple = wanted.couple.build(layout) if wanted.couple.moves else None
             self.score = self.built_score(wanted, view.name, attention, shape, layout) if is_scored(wanted) else None
-            self.gate = nn.Linear(shape.d_model, n_queries * value, bias=False) if is_gated(wanted) else None
+            self.gate = wanted.output.projection(shape, layout) if isinstance(wanted.output, Gated) else None
         self.out = next((out for out in outs if hasattr(attention, out)), "")
         if self.gate is not None:
             rule = f"a module with a projection {' or '.join(outs)} for a gated output"
@@ -260,8 +260,10 @@ class Replaced(nn.Module):
                 projected[place.part] = place.written(projected[place.part], coupled)
             places = {part: partial(given, values) for part, values in projected.items()}
         if self.gate is not None:
-            gate = 2 * self.gate(x).sigmoid()
-            places[self.out] = lambda context: parts[self.out](context * gate)
+            gates = 2 * cast(Gated, self.wanted.output).gates(self.gate, x, self.query.n_heads)
+            places[self.out] = lambda context: parts[self.out](
+                (context.unflatten(-1, (self.query.n_heads, -1)) * gates).flatten(-2)
+            )
         return places
 
 

@@ -32,7 +32,7 @@ THEIRS = {
     "diffllama": transformers.DiffLlamaConfig(**GROUPED),
 }
 ONLY_EAGER = ("gemma2", "gpt-oss")  # sdpa lacks soft-caps and sinks
-OURS = ("standard", "gqa", "mla", "differential", "differential-v2", "coupled-gqa", "coupled-mla", "gated")
+OURS = ("standard", "gqa", "mla", "differential", "differential-v2", "coupled-gqa", "coupled-mla", "gated", "sinks")
 T = 9
 TOKENS = torch.randint(11, (1, T), generator=torch.Generator().manual_seed(0))
 

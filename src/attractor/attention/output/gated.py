@@ -6,8 +6,8 @@ The gate is specific to the head, before W_O. It has a number for each coordinat
 (compare models of equal size), or one for each head (`by_head`), which adds D H. With `n_channels`, W_g reads only the
 first channels of x.
 Limits: rows of W_g that are equal within a head are one gate for the head; n_channels = D is the whole input.
-Qiu et al., Gated attention for large language models, 2025, arXiv 2505.06708: the strongest published rival of the
-mechanisms in the five papers (docs/glossary.md). Twelve channels are those of public speed runs.
+Qiu et al., Gated attention for large language models, 2025, arXiv 2505.06708. Twelve channels are those of public
+speed runs.
 """
 
 from dataclasses import dataclass
@@ -33,20 +33,26 @@ class Gated(Output):
     def build(self, shape: Shape, layout: HeadLayout) -> nn.Module:
         return GatedOutput(self, shape, layout)
 
+    def projection(self, shape: Shape, layout: HeadLayout) -> nn.Linear:
+        """Return W_g."""
+        n_channels = self.n_channels or shape.d_model
+        fits = 1 <= n_channels <= shape.d_model
+        require(fits, "n_channels", f"from 1 to d_model={shape.d_model}, or None", self.n_channels)
+        return nn.Linear(n_channels, layout.n_heads * (1 if self.by_head else layout.value), bias=False)
+
+    def gates(self, projection: nn.Module, x: Float[Tensor, "B T D"], n_heads: int) -> Float[Tensor, "B T H G"]:
+        """Return the gates of each head: one, or one for each coordinate."""
+        activation = F.silu if self.activation == "silu" else torch.sigmoid
+        return activation(projection(x[..., : self.n_channels])).unflatten(-1, (n_heads, -1))
+
 
 class GatedOutput(nn.Module):
     def __init__(self, config: Gated, shape: Shape, layout: HeadLayout) -> None:
         super().__init__()
-        self.activation = F.silu if config.activation == "silu" else torch.sigmoid
-        self.n_channels, self.by_head = config.n_channels or shape.d_model, config.by_head
-        fits = 1 <= self.n_channels <= shape.d_model
-        require(fits, "n_channels", f"from 1 to d_model={shape.d_model}, or None", config.n_channels)
-        n_gates = layout.n_heads * (1 if config.by_head else layout.value)
-        self.gate = nn.Linear(self.n_channels, n_gates, bias=False)
+        self.config = config
+        self.gate = config.projection(shape, layout)
         self.out = nn.Linear(layout.n_heads * layout.value, shape.d_model, bias=config.out_bias)
 
     def forward(self, context: Float[Tensor, "B H T V"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        gates = self.activation(self.gate(x[..., : self.n_channels]))
-        heads = context.transpose(1, 2)
-        gated = heads * gates.unsqueeze(-1) if self.by_head else heads * gates.view_as(heads)
-        return self.out(gated.flatten(2))  # (1)
+        gates = self.config.gates(self.gate, x, context.shape[1])
+        return self.out((context.transpose(1, 2) * gates).flatten(2))  # (1)

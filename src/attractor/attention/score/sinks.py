@@ -45,7 +45,7 @@ class Sinks(Softmax):
 class SinkScore(nn.Module):
     def __init__(self, config: Sinks, layout: HeadLayout, scale: float, dropout: float) -> None:
         super().__init__()
-        self.scale, self.softcap, self.dropout = scale, config.softcap, dropout
+        self.scale, self.softcap, self.dropout, self.n_queries = scale, config.softcap, dropout, layout.n_queries
         self.sink = nn.Parameter(torch.empty(layout.n_queries)) if config.learned else None
         self.reset_parameters()
 
@@ -53,8 +53,13 @@ class SinkScore(nn.Module):
         if self.sink is not None:
             nn.init.zeros_(self.sink)
 
+    @property
+    def sinks(self) -> Tensor:
+        """b of each query head, under the name that it has in models of transformers, where measures look for it."""
+        return torch.zeros(self.n_queries) if self.sink is None else self.sink
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, x: Tensor) -> Tensor:
-        sink = q.new_zeros(q.shape[1]) if self.sink is None else self.sink
+        sink = self.sinks.to(q.device)
         dropout = self.dropout if self.training else 0.0
         if listening("logits", "weights"):
             logits = tap("logits", attention_logits(q, k, self.scale))

@@ -45,7 +45,7 @@ def softmax_maps(
     capped = _biased(_capped(logits, module), scored.allowed, heads).masked_fill(~allowed, float("-inf"))
     sinks = getattr(module, "sinks", None)
     if isinstance(sinks, Tensor):
-        column = sinks.detach()[heads].to(capped.dtype).view(-1, 1, 1).expand(-1, capped.shape[1], 1)
+        column = sinks.detach().to(capped)[heads].view(-1, 1, 1).expand(-1, capped.shape[1], 1)
         weights = torch.cat([capped, column], dim=-1).softmax(-1)[..., :-1]
     else:
         weights = capped.softmax(-1)
