@@ -35,7 +35,7 @@ class ReportArguments:
 @dataclass(frozen=True)
 class ClaimsArguments:
     names: Positional[tuple[str, ...]] = ()
-    """folder of papers, by default the five of this checkout, and claims to show in full, as C1 C3"""
+    """folder of papers, by default those of this checkout, and claims to show in full, as C1 C3"""
     root: Path | None = None
     """folder of studies that were run here, to be used as well"""
     write: Path | None = None

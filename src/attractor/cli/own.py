@@ -56,7 +56,7 @@ class CheckArguments:
 
 
 def init(args: InitArguments, console: Console) -> None:
-    """Write a working mechanism of 30 lines to begin with.
+    """Write a working mechanism of 25 lines to begin with.
 
     attractor init mine.py
     """
