@@ -6,7 +6,7 @@
              positions as in the paper; sequences are short enough that these learn to use context within 2M bytes.
              Five stacks of eight such runs side by side took an H200 one to two minutes
     bench    one GPU: the 60M model, 1,250 steps of 32 x 512 tokens, so that one pass over 21M tokens is enough; a run
-             takes about three minutes of an H200 that three others share
+             takes about four minutes of a shared H200
     paper    as CoupledQK publishes it
 
 All corpora but smoke's are folders in ATTRACTOR_DATA that `attractor data prepare ... --out NAME` wrote: in bytes for
