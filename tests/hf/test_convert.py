@@ -128,6 +128,8 @@ def test_gates_open_the_coupling() -> None:
         ("grouped queries", "psiqrh", ["whose project stage is Shared"]),
         ("grouped queries", "phase", ["which has no gradient where it changes nothing"]),
         ("grouped queries", "gqa", ["which the model has already"]),
+        ("grouped queries", "coupled-euler:softcap=1.0", ["softcap must be left out of", "keeps its own, got 1.0"]),
+        ("grouped queries", "gated:n_kv_heads=1", ["n_kv_heads must be left out of", "keeps its own, got 1"]),
         ("grouped queries", "gated:activation=silu", ["whose gates start at 0"]),
         ("grouped queries", "eular", ["unknown attention 'eular'"]),
         ("coupled-euler", "coupled-hamiltonian", ["whose couple stage is Leapfrog where the model has Euler"]),

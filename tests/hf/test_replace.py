@@ -10,6 +10,7 @@ import pytest
 import torch
 from foreign import COMMON, FAST, saved, theirs, tokens
 from torch import Tensor, nn
+from transformers import StaticCache
 from wrapped_models import drawn
 
 from attractor.attention.config import AttentionConfig
@@ -25,7 +26,7 @@ from attractor.models import SIZES
 
 ARCHITECTURES = [name for name in FAST if not name.startswith(("deepseek", "diffllama"))]
 EXACT = ["coupled-euler", "coupled-hamiltonian", "coupled-linear", "mlp-only", "gated", "gated-few", "coupled-gated"]
-SCORED = ["uniform", "differential", "differential-original", "coupled-differential"]
+SCORED = ["uniform", "differential", "differential-original", "coupled-differential", "xsa", "sinks"]
 CASES = [
     *((name, "coupled-gated") for name in ARCHITECTURES),
     *(("llama", name) for name in (*EXACT, *SCORED)),
@@ -83,6 +84,16 @@ def test_the_cache_padding_and_generated_text_are_right(name: str, attention: st
     assert embedded.grad is not None
     assert embedded.grad[:, 7:].eq(0).all()
     assert embedded.grad[:, :7].ne(0).any(-1).all()
+
+
+@pytest.mark.parametrize("attention", SCORED)
+def test_a_static_cache_whose_last_places_are_empty_gives_the_logits_of_the_whole(attention: str) -> None:
+    model, given = replaced("llama", attention), tokens(12)
+    whole = logits(model, given, use_cache=False)
+    for parts in ((given,), given.split(1, dim=1)):
+        cache = StaticCache(config=model.config, max_cache_len=20)
+        found = torch.cat([logits(model, part, **{CACHE_NAME: cache}) for part in parts], 1)
+        torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -285,6 +296,8 @@ REFUSED: dict[str, tuple[str, Any, dict[str, Any], str]] = {
     "a norm": ("llama", AttentionConfig(couple=Euler(qk_norm=True)), {}, "whose qk_norm acts in models of attractor"),
     "a loss": ("llama", AttentionConfig(score=Softmax(z_loss=0.1)), {}, "whose z_loss acts in models of attractor"),
     "values": ("llama", AttentionConfig(project=Heads(orthogonal_values=True)), {}, "whose orthogonal_values acts"),
+    "key heads": ("llama", "coupled-euler:n_kv_heads=1", {}, "whose n_kv_heads acts in models of attractor"),
+    "dropout": ("llama", "coupled-euler:dropout=0.5", {}, "whose rope_fraction and dropout are those of the model"),
     "a layer": ("llama", "coupled-euler", {"layers": [3]}, "not replaced: 0, 1, 2, got 3"),
     "a gate": ("llama", "mlp-only", {"gate": 0.5}, "gate must be 0 or None for 'mlp-only'"),
     "a seed": ("llama", "mlp-only", {"seed": -1}, "seed must be"),

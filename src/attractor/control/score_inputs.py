@@ -27,8 +27,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attractor.attention import Attention
-from attractor.attention.foreign_projections import PROJECTIONS, SCORING_PARTS
+from attractor.attention.foreign_projections import PROJECTIONS, REPLACEMENT, SCORING_PARTS
 from attractor.attention.mask import Mask, lower_triangle
+from attractor.attention.score.uniform import UniformScore
 from attractor.errors import InputError
 from attractor.kernels.precision import without_autocast
 
@@ -414,6 +415,11 @@ def _observe_call(name: str, module: nn.Module, query: Tensor, key: Tensor, mask
     q, k = query.detach(), key.detach()
     scaling = rest.get("scaling")
     scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    replaced: Any = dict(module.named_children()).get(REPLACEMENT)
+    if replaced is not None and isinstance(replaced.score, UniformScore):
+        return
+    if replaced is not None and replaced.own_scale is not None:
+        scale = replaced.own_scale
     _report(module, masked_inputs(name, module, q, k, scale, mask, rest))
 
 

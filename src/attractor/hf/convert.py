@@ -32,8 +32,8 @@ from attractor.attention.couple.mlp import MLPOnly
 from attractor.attention.couple.none import Uncoupled
 from attractor.attention.output.gated import Gated, GatedOutput
 from attractor.attention.output.plain import Plain
-from attractor.attention.presets import PRESETS
-from attractor.errors import InputError, require_seed
+from attractor.attention.presets import PRESETS, split_fields
+from attractor.errors import InputError, require, require_seed
 from attractor.files import refuse_inhabited
 from attractor.hf.import_models import describe, import_model
 from attractor.hf.import_runs import imported_config, tokenizer_files, write_run
@@ -70,6 +70,9 @@ def convert_model(model: LanguageModel, attention: str, seed: int = 0) -> Transf
 def converted_config(config: TransformerConfig, attention: str) -> TransformerConfig:
     source, rule = config.staged_attention, "one that starts at exactly what this model computes"
     mechanism = converted(source, chosen(attention, partial(conversion_obstacle, source), rule))
+    for name, value in split_fields(attention)[1].items():
+        stays = f"left out of '{attention}', since a converted model keeps its own"
+        require(mechanism.replace(**{name: value}) == mechanism, name, stays, value)
     if attention.partition(":")[0] in PRESETS:
         by_name = config.replace(attention=attention, zero_start=getattr(mechanism.couple, "zero_start", False))
         if by_name.attention_config == mechanism:

@@ -31,6 +31,7 @@ from attractor.attention.output.gated import Gated
 from attractor.attention.output.plain import Plain
 from attractor.attention.presets import PRESETS
 from attractor.attention.project.heads import Heads
+from attractor.attention.score.exclusive import ExclusiveScore
 from attractor.attention.score.softmax import Softmax
 from attractor.attention.score.uniform import Uniform
 from attractor.attention.stage import Coupling, HeadLayout, Shape
@@ -97,10 +98,11 @@ def obstacle(wanted: AttentionConfig) -> str | None:
         return f"whose project stage {kind} needs other projections than a layer has"
     if couple.parts > 1:
         return "whose queries and keys are wider than those of the layer"
-    ours = ("sigma_reparam", "orthogonal_values", "qk_norm", "z_loss", "window")
-    stages = (wanted.project, couple, score)
-    if name := next((name for name in ours for stage in stages if getattr(stage, name, None)), None):
+    ours = ("sigma_reparam", "orthogonal_values", "qk_norm", "z_loss", "window", "n_kv_heads", "qkv_bias", "out_bias")
+    if name := next((name for name in ours for stage in wanted.stages if getattr(stage, name, None)), None):
         return f"whose {name} acts in models of attractor alone"
+    if couple.rope_fraction != 1 or (wanted.dropout and not is_scored(wanted)):
+        return "whose rope_fraction and dropout are those of the model"
     if not isinstance(wanted.output, Plain | Gated):
         return f"whose output stage is {type(wanted.output).__name__}"
     if isinstance(wanted.output, Gated) and wanted.output.activation != "sigmoid":
@@ -320,15 +322,31 @@ def attend(
     score.dropout = dropout or score.dropout
     is_causal = rest.get("is_causal")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    sizes = query.shape[0], query.shape[2], key.shape[2]
-    if attention_mask is None:
-        mask = resolve_mask(bool(causal), *sizes, query.device)
+    allowed = attention_mask
+    if allowed is not None and allowed.dtype != torch.bool:
+        allowed = allowed >= 0
+    n_filled = filled(query, key, allowed, causal, score)
+    key, value = key[:, :, :n_filled], value[:, :, :n_filled]
+    if allowed is None:
+        mask = resolve_mask(bool(causal), query.shape[0], query.shape[2], n_filled, query.device)
     else:
-        mask = Mask(attention_mask if attention_mask.dtype == torch.bool else attention_mask >= 0)
+        mask = Mask(allowed[..., :n_filled])
     if not replaced.halves:
         return score(query, key, value, mask, query).transpose(1, 2), None
     context = score(query, key, torch.cat(value.chunk(2, 1), -1), mask, query)
     return torch.cat(context.chunk(2, -1), 1).transpose(1, 2), None
+
+
+def filled(query: Tensor, key: Tensor, allowed: Tensor | None, causal: bool, score: nn.Module) -> int:
+    """Return how many places for keys are filled. A static cache has empty ones behind them, which a mask tells.
+
+    Its first call has no mask: the queries are the first positions then. Only exclusive attention, which reads the
+    value of the query's own position, needs the number under a mask, and waits for the device to know it."""
+    if allowed is None:
+        return query.shape[2] if causal and query.shape[2] > 1 else key.shape[2]
+    if not isinstance(score, ExclusiveScore):
+        return key.shape[2]
+    return int(allowed.flatten(0, -2).any(0).nonzero().max()) + 1
 
 
 class ReplacedModel:

@@ -5,7 +5,8 @@
     block           h -> Block_l(h)                                     one layer, applied repeatedly       (3)
     layers          h -> Block_L( ... Block_1(h))                       another map at each depth           (4)
 
-Everything but the state is fixed when a map is made: stimulus, mask, rotation, and weights computed from parameters.
+Everything but the state is fixed when a map is made: stimulus, mask, rotation, weights computed from parameters,
+and the values of the first layer where a mechanism mixes them into later ones.
 States are those of the model's own pass over the tokens: B T D, or B T N D with N streams. Sequences of a batch do not
 influence one another, so measure with `batched=True`. A map must be the same each time it is called, so a model in
 training mode is refused.
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from attractor.attention import Rotation
+from attractor.attention.surroundings import FirstValues
 from attractor.errors import InputError
 from attractor.models.akorn import AKOrN, kuramoto_velocity
 from attractor.models.block import Block
@@ -162,9 +164,15 @@ def layer_maps(model: LanguageModel, tokens: Tensor, real: Tensor | None = None)
     with torch.no_grad():
         h = model.embedded(tokens, placement)
     if isinstance(model, Transformer):
-        rotations = model.rotations(placement)
-        blocks = zip(model.layers, rotations, strict=True)
-        return LayerMaps.along([partial(_through, block, placement.mask, turn) for block, turn in blocks], h)
+        mask, turns = placement.mask, model.rotations(placement)
+        carried = [FirstValues()] * model.mixes_first_values
+        if carried:
+            with torch.no_grad():
+                model.layers[0](h, mask, turns[0], None, *carried)
+        # The first layer writes its values, so that it has a place of its own for them.
+        of_layer = [[FirstValues() for _ in carried], *[carried] * (len(turns) - 1)]
+        layers = zip(model.layers, turns, of_layer, strict=True)
+        return LayerMaps.along([partial(_through, block, mask, turn, first) for block, turn, first in layers], h)
     if isinstance(model, FastSlow):
         return LayerMaps.along(_fast_path(model, h, placement), model.spread(h))
     raise InputError(
@@ -174,11 +182,13 @@ def layer_maps(model: LanguageModel, tokens: Tensor, real: Tensor | None = None)
 
 
 def _blocks(blocks: Sequence[Block], mask: bool | Tensor, rotation: Rotation | None) -> list[Step]:
-    return [partial(_through, block, mask, rotation) for block in blocks]
+    return [partial(_through, block, mask, rotation, []) for block in blocks]
 
 
-def _through(block: Block, mask: bool | Tensor, rotation: Rotation | None, h: Tensor) -> Tensor:
-    return block(h, mask, rotation)[0]
+def _through(
+    block: Block, mask: bool | Tensor, rotation: Rotation | None, first_values: list[FirstValues], h: Tensor
+) -> Tensor:
+    return block(h, mask, rotation, None, *first_values)[0]
 
 
 def _fast_path(model: FastSlow, h: Tensor, placement: TokenPlacement) -> list[Step]:

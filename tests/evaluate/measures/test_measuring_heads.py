@@ -1,6 +1,7 @@
 """Softmax maps computed from recorded queries and keys equal those of the models, for every attention
 implementation."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from attractor.errors import InputError
 from attractor.evaluate.measures.heads import COPIES, head_measures, softmax_maps
 from attractor.evaluate.measures.sample import layers_of
 from attractor.evaluate.measures.score_recorder import ScoreRecorder
+from attractor.hf import replace_attention
 from attractor.models import FastSlowConfig, TransformerConfig
 from saved_tensors import Largest
 
@@ -32,21 +34,22 @@ THEIRS = {
     "diffllama": transformers.DiffLlamaConfig(**GROUPED),
 }
 ONLY_EAGER = ("gemma2", "gpt-oss")  # sdpa lacks soft-caps and sinks
-OURS = ("standard", "gqa", "mla", "differential", "differential-v2", "coupled-gqa", "coupled-mla", "gated", "sinks")
+OURS = ["standard", "gqa", "mla", "differential", "differential-v2", "coupled-gqa", "coupled-mla", "gated", "sinks"]
+OURS += ["value-residual"]
 T = 9
 TOKENS = torch.randint(11, (1, T), generator=torch.Generator().manual_seed(0))
 
 
 def their_model(name: str, attend: str) -> nn.Module:
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(THEIRS[name], attn_implementation=attend).eval()
+    model = transformers.AutoModelForCausalLM.from_config(deepcopy(THEIRS[name]), attn_implementation=attend).eval()
     for parameter in model.parameters():
         parameter.data.normal_(std=0.4)
     return model
 
 
 def our_model(attention: str, **changes: Any) -> nn.Module:
-    sizes = {"vocab_size": 11, "d_model": 32, "n_heads": 4, "n_layers": 2, "d_ff": 16, "max_seq_len": 16}
+    sizes = {"vocab_size": 11, "d_model": 32, "n_heads": 4, "n_layers": 3, "d_ff": 16, "max_seq_len": 16}
     model = TransformerConfig(**sizes, attention=attention, **changes).build(seed=0).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -91,6 +94,15 @@ def test_weights_are_those_that_taps_show(attention: str, softcap: float | None)
         torch.testing.assert_close(torch.tensor(mine), torch.tensor(theirs), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("attention", ["sinks", "coupled-euler:softcap=1.0", "coupled-euler:attention_scale=3.0"])
+def test_weights_under_a_replaced_score_are_those_that_act(attention: str) -> None:
+    model = replace_attention(their_model("llama", "sdpa"), attention, gate=None)
+    with capture("weights") as seen, torch.no_grad():
+        model(TOKENS, use_cache=False)
+    for weights, acting in zip(maps_of(model), seen["weights"], strict=True):
+        torch.testing.assert_close(weights, acting[0], rtol=0, atol=1e-6)
+
+
 def test_each_round_of_two_timescales_has_its_own_maps() -> None:
     """Criterion: the maps of the fast path's steps, including the injection, equal those of the model's own forward
     pass."""
@@ -109,10 +121,10 @@ def test_each_round_of_two_timescales_has_its_own_maps() -> None:
 
 
 def test_attention_without_softmax_records_nothing_and_recording_ends() -> None:
-    model = our_model("uniform")
-    layers = layers_of(model, TOKENS)
-    with ScoreRecorder(model) as scores:
-        assert scores.during(layers.steps[0], layers.states[0])[1] == {}
+    for model in (our_model("uniform"), replace_attention(their_model("llama", "sdpa"), "uniform")):
+        layers = layers_of(model, TOKENS)
+        with ScoreRecorder(model) as scores:
+            assert scores.during(layers.steps[0], layers.states[0])[1] == {}
     model = our_model("standard")
     layers = layers_of(model, TOKENS)
     with ScoreRecorder(model) as scores:

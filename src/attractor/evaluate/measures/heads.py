@@ -9,11 +9,14 @@ attention on position 0; mean, standard deviation and maximum of L where attenti
 counts as twice the heads: each softmax map is measured, never their difference.
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attractor.analysis import attention_entropy, normalised_entropy, sink_mass, spectral_profile
+from attractor.attention.foreign_projections import REPLACEMENT
 from attractor.control.score_inputs import ScoreInputs
 from attractor.errors import InputError
 from attractor.evaluate.measures.plan import GB
@@ -41,6 +44,8 @@ def softmax_maps(
 ) -> tuple[Float[Tensor, "H T S"], Bool[Tensor, "H T S"], Float[Tensor, "H T S"]]:
     """Return (1), where attention is allowed, and (2), for these heads of one sequence."""
     assert scored.q.shape[0] == 1
+    replaced: Any = dict(module.named_children()).get(REPLACEMENT)
+    module = module if replaced is None or replaced.score is None else replaced.score
     logits, allowed = (part[0] for part in scored.logits(heads))  # (1)
     capped = _biased(_capped(logits, module), scored.allowed, heads).masked_fill(~allowed, float("-inf"))
     sinks = getattr(module, "sinks", None)
