@@ -425,6 +425,16 @@ def test_without_a_first_block_the_fast_path_has_the_rotation_of_its_own_heads(s
     assert logits(model, tokens()).isfinite().all()
 
 
+@pytest.mark.parametrize("slow_attention", ["short-conv", "gated-deltanet"])
+def test_a_slow_path_that_reads_earlier_blocks_takes_no_padding_with_a_cache(slow_attention: str) -> None:
+    model, real = built(SMALL.replace(slow_attention=slow_attention), dtype=torch.float32), torch.ones(2, 11).bool()
+    logits(model, tokens(), model.new_cache(), real)
+    real[1, :2] = False
+    logits(model, tokens(), real=real)
+    with pytest.raises(InputError, match="use_cache must be False for padded texts where the slow path reads"):
+        logits(model, tokens(), model.new_cache(), real)
+
+
 def test_an_unpadded_cache_goes_on_with_a_padding_mask() -> None:
     """Criterion: a mask without padding changes nothing, and padding at the end changes no real token."""
     model, whole = built(gate=0.5), tokens(length=14)

@@ -219,6 +219,9 @@ def test_global_layers_have_no_window(global_layers: str | None, expected: list[
     assert [index for index, layer in enumerate(layers) if layer.attention.window is None] == expected
     assert {layer.attention.window for layer in layers} <= {None, 5}
     assert config.layer_equivalents == len(expected)
+    if global_layers is not None:
+        linear = SMALL.replace(n_layers=7, attention="decay", attention_global="standard", global_layers=global_layers)
+        assert linear.layer_equivalents == len(expected)
     assert TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     assert not {"window", "global_layers"} & SMALL.to_dict().keys()
 

@@ -66,6 +66,19 @@ def test_uniform_attention_has_the_entropy_and_the_memory_of_counting() -> None:
     assert look["slow_memory"] == pytest.approx([3 * (1 + (n_blocks - 1) / 4)] * 4, rel=1e-5)
 
 
+def test_sinks_take_part_in_entropies_and_not_in_memories() -> None:
+    """Criterion: with equal logits, t keys have 1 / (t + 1) each, so the entropy is t / (t + 1) log(t + 1) over rows
+    but the first, and memory is that of counting."""
+    diagnostics = diagnostics_of(SMALL.replace(attention="sinks"))
+    for name, weight in diagnostics.model.named_parameters():
+        if "query" in name:
+            torch.nn.init.zeros_(weight)
+    look, n_blocks = diagnostics.look(), (LENGTH - 1) // 3
+    expected = sum(t / (t + 1) * math.log(t + 1) for t in range(2, LENGTH + 1)) / (LENGTH - 1)
+    assert look["fast_entropy"] == pytest.approx([expected] * len(look["fast_entropy"]), rel=1e-5)
+    assert look["slow_memory"] == pytest.approx([3 * (1 + (n_blocks - 1) / 4)] * 4, rel=1e-5)
+
+
 def test_a_decaying_slow_state_starts_with_its_initial_memory() -> None:
     """Criterion: memory is 256 positions of three tokens in every call, since the initial decay is the same for every
     input."""

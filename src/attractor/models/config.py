@@ -317,5 +317,10 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         return model.to(device)
 
 
+def grows_with_square(mechanism: Mechanism) -> bool:
+    """Return whether the cost of a layer grows with the square of the length."""
+    return mechanism.window is None and (not isinstance(mechanism, AttentionConfig) or mechanism.score.over_pairs)
+
+
 def mixes_first_values(mechanism: Mechanism) -> bool:
     return any(isinstance(stage, ResidualHeads) for stage in mechanism.stages)

@@ -187,12 +187,16 @@ def _measure_block(
     maps, decays = (seen[name].copy() for name in ("weights", "log_decay"))
     for name in ("weights", "log_decay"):
         seen[name].clear()
-    calls.entropies += [attention_entropy(weights).sum(-1).mean() / max(weights.shape[-2] - 1, 1) for weights in maps]
+    calls.entropies += [attention_entropy(weights)[..., 1:].mean().nan_to_num() for weights in maps]
+    # Beside a sink, which is nowhere, rows sum to less than one.
+    distances = [
+        mean_distance(weights) / weights.sum(-1).clamp(min=torch.finfo(torch.float32).tiny) for weights in maps
+    ]
     calls.memories += [decay_length(decay).mean() for decay in decays] or [  # (4)
-        1 + mean_distance(weights).mean() for weights in maps
+        1 + distance.mean() for distance in distances
     ]
     calls.by_head += [effective_memory(decay).mean((0, -1)) for decay in decays] or [  # (4')
-        1 + mean_distance(weights).mean((0, -1)) for weights in maps
+        1 + distance.mean((0, -1)) for distance in distances
     ]
 
 

@@ -21,7 +21,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from attractor.attention import Cache, Rope, Rotation
+from attractor.attention import AttentionConfig, Cache, Rope, Rotation
 from attractor.attention.hooks import listening, tap
 from attractor.attention.named import Mechanism
 from attractor.attention.project.heads import Heads
@@ -32,7 +32,7 @@ from attractor.errors import require
 from attractor.fields import later
 from attractor.models.block import Block
 from attractor.models.block_pooling import AlignedBlocks, BlockMemory, Blocks, ContinuedBlocks, NextTokenBlocks
-from attractor.models.config import ModelConfig
+from attractor.models.config import ModelConfig, grows_with_square
 from attractor.models.language_model import LanguageModel, ModelCache, TokenPlacement
 from attractor.models.mlp import PlainMLP
 from attractor.models.residual_streams import StreamedBlock
@@ -202,8 +202,9 @@ class FastSlowConfig(ModelConfig["FastSlow"]):
     @property
     def layer_equivalents(self) -> float:
         """The paper's L_eq, with every evaluation of Post."""
-        slow = 0.0 if self.frozen else self.n_slow / self.pool_factor**2
-        if self.attention_config.window is not None:  # the cost of the fast path is linear in the length
+        fast, of_slow = map(grows_with_square, self.mechanisms)
+        slow = 0.0 if self.frozen else of_slow * self.n_slow / self.pool_factor**2
+        if not fast:
             return self.n_rounds * slow
         return self.n_pre + self.n_rounds * (self.n_post * self.solver.n_iterations + slow)
 
@@ -298,6 +299,11 @@ class FastSlow(LanguageModel):
     ) -> tuple[Blocks, Rotation | None]:
         """Return the pooled blocks and the rotation of the slow path, which are the same in all rounds."""
         period, (batch, length) = self.config.pool_factor, x.shape[:2]
+        slow = self.config.slow_attention_config
+        reads_more = isinstance(slow, AttentionConfig) and slow.project.reads_more
+        if past is not None and placement.real is not None and reads_more:
+            rule = "False for padded texts where the slow path reads earlier blocks, which rows complete at other times"
+            require(bool(placement.real.all()), "use_cache", rule, True, "leave out the cache, or the padding")
         blocks: Blocks
         if past is None and placement.real is None:
             blocks = AlignedBlocks(period, length, x.device)

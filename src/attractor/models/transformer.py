@@ -19,7 +19,7 @@ from attractor.attention.surroundings import FirstValues
 from attractor.errors import InputError, require
 from attractor.fields import later
 from attractor.models.block import Block
-from attractor.models.config import TRANSFORMER, ModelConfig, mixes_first_values
+from attractor.models.config import TRANSFORMER, ModelConfig, grows_with_square, mixes_first_values
 from attractor.models.fast_decoding import decode_step, plain_block_modules
 from attractor.models.language_model import LanguageModel, ModelCache, TokenPlacement
 from attractor.models.shapes_only import shapes_only
@@ -95,9 +95,9 @@ class TransformerConfig(ModelConfig["Transformer"]):
     @property
     def layer_equivalents(self) -> float:
         n_global = len(layer_indices(self.global_layers, self.n_layers)) if self.global_layers else 0
-        sees_all = self.attention_config.window is None
-        global_sees_all = self.attention_global is None or self.mechanisms[-1].window is None
-        return float((self.n_layers - n_global) * sees_all + n_global * global_sees_all)
+        of_global = self.mechanism(self.attention_global or self.attention, with_window=False)
+        n_local = (self.n_layers - n_global) * grows_with_square(self.attention_config)
+        return float(n_local + n_global * grows_with_square(of_global))
 
     @property
     def gates(self) -> tuple[str, ...]:
