@@ -78,6 +78,20 @@ def test_penalty_changes_the_loss_and_not_the_output() -> None:
         assert nothing == 0, name
 
 
+def test_padding_does_not_count() -> None:
+    """Criterion: the penalty of a model is the same with padding on either side, and whatever token the padding has."""
+    model = TransformerConfig(
+        vocab_size=9, d_model=16, n_heads=4, n_layers=2, d_ff=16, max_seq_len=8, positions="rope", z_loss=Z
+    ).build(seed=0)
+    row, found = torch.tensor([[1, 2, 3, 4, 5]]), []
+    for token, side in itertools.product((0, 7), ("left", "right")):
+        padding = torch.full((1, 3), token)
+        parts = [padding, row] if side == "left" else [row, padding]
+        real = torch.cat([part != padding[:, :1] if part is row else part < 0 for part in parts], dim=1)
+        found.append(model(torch.cat(parts, dim=1), real=real)[1])
+    torch.testing.assert_close(torch.stack(found), torch.stack([model(row)[1]] * 4))
+
+
 def test_no_cost_outside_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Criterion: the penalty is not computed in evaluation, at a coefficient of 0, or in decoding."""
 

@@ -300,6 +300,8 @@ def places(regularizer: Regularizer) -> set[tuple[str, str]]:
         ("energy-multi", {"name": "differential"}, "the score is differential"),
         ("energy-multi", {"name": "decay"}, "the score is decayed"),
         ("energy-multi", {"name": "gated"}, "the output is gated"),
+        ("energy-multi", {"name": "short-conv"}, "mix in other positions or layers"),
+        ("energy-multi", {"name": "value-residual"}, "mix in other positions or layers"),
         ("energy-single", {"name": "gated", "n_heads": 1}, "the output is gated"),
         ("spectral", {"n_heads": 1, "orthogonal_values": True}, "orthogonal matrix"),
         ("energy-single", {"n_heads": 1, "orthogonal_values": True}, "orthogonal matrix"),

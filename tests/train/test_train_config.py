@@ -147,6 +147,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"qk_clip": 30.0, "qk_norm": True}, "QK-norm bounds the logits already"),
     ({"qk_clip": 30.0, "attention": "coupled-euler"}, "the coupling is not linear"),
     ({"qk_clip": 30.0, "sigma_reparam": True}, "sigma_reparam must be off with qk_clip"),
+    ({"quack": 1.0, "attention": "decay"}, "quack must be None where no layer is known to have logits"),
     ({"quack": 1.0, "sigma_reparam": True}, "sigma_reparam must be off with quack"),
     ({"softcap": 0.0}, "softcap must be positive and finite, or None"),
     ({"z_loss": -1.0}, "z_loss must be"),

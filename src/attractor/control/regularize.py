@@ -298,6 +298,8 @@ def _refuse_without_energy(layer: Attention) -> Refusal | None:
         return refusal
     if not isinstance(layer.project, HeadProjection):
         return "queries, keys and values are made from a latent", spectral
+    if layer.config.project.reads_more:
+        return "projections mix in other positions or layers", spectral
     if config.couple.moves:
         return "queries and keys are coupled before they are scored", spectral
     if config.couple.qk_norm or layer.softcap is not None:

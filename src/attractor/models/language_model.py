@@ -57,6 +57,7 @@ class LanguageModel(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.logit_softcap: float | None = None  # bound c on the logits, which become c tanh(logit / c)
+        self.penalises_logits = any(getattr(part, "z_loss", 0.0) for kind in config.mechanisms for part in kind.stages)
         self.activation_checkpointing = False
         # Operations whose results activation checkpointing keeps; None keeps nothing of a block.
         self.saved_ops: Callable[..., CheckpointPolicy] | None = None
@@ -218,10 +219,13 @@ class LanguageModel(nn.Module, ABC):
         positions = torch.arange(past, past + length, device=tokens.device)
         if real is not None:
             positions = (real.cumsum(1) - 1).clamp(min=0)[:, past:]
-            if not (self.config.causal and cache is None and padded_on_the_right(real)):
+            counts_rows = self.training and self.penalises_logits
+            if counts_rows or not (self.config.causal and cache is None and padded_on_the_right(real)):
                 mask = real[:, None, None, :].expand(-1, 1, length, -1)
                 if self.config.causal:
                     mask = mask & lower_triangle(length, past + length, tokens.device)
+                if counts_rows:  # a row that may attend to nothing has no penalty
+                    mask = mask & real[:, None, past:, None]
         if given is not None:
             positions = given.expand(batch, -1)
             if cache is None and real is None:

@@ -53,8 +53,12 @@ def check(config: Config) -> None:
             f"sigma_reparam must be off with {active[0]}, since its matrices are divided by their own norm before they "
             f"act; leave one of the two out"
         )
+    views = known_heads(model := without_data(config.model))
+    if not views and not is_control(model):
+        rule = f"None where no layer is known to have logits, as in '{config.model.label}'"
+        require(False, active[0], rule, getattr(config, active[0]), "leave it out")
     if config.qk_clip is not None:
-        for view in known_heads(without_data(config.model)):
+        for view in views:
             refuse_obstacle(view)
 
 
@@ -77,15 +81,14 @@ def check_regularizer(config: Config) -> None:
     require(not built_in, "regularizer", "None where attention has an energy by construction", name, "leave it out")
     attends = any(isinstance(module, Attention) for module in modules)
     require(attends, "regularizer", "None for a model without attention", name, "leave it out")
-    if has_queries(model):
+    if not is_control(model):
         REGULARIZERS[name](model)
 
 
-def has_queries(model: nn.Module) -> bool:
-    """Return whether the model has queries; the control of a study has none, since it attends to all alike."""
-    return any(
-        isinstance(module, Attention) and not isinstance(module.project, ValueProjection) for module in model.modules()
-    )
+def is_control(model: nn.Module) -> bool:
+    """Return whether the model is the control of a study, which has no queries, since it attends to all alike."""
+    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    return bool(layers) and all(isinstance(layer.project, ValueProjection) for layer in layers)
 
 
 class Penalty:
@@ -126,7 +129,7 @@ class Interventions:
         self.penalty: Penalty | None = None
         self.rates: HeadRates | None = None
         self.clip: QKClip | None = None
-        if config.regularizer is not None and has_queries(model):
+        if config.regularizer is not None and not is_control(model):
             from attractor.control.regularize import REGULARIZERS
 
             self.penalty = Penalty(REGULARIZERS[config.regularizer](model), regularizer_weight(config))
