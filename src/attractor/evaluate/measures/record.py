@@ -34,7 +34,7 @@ OF_HEADS = (
     LayerMeasure(
         "normalised_entropy",
         "Entropy / log n",
-        "The mean over rows that may attend to n > 1 positions; 1 is uniform attention.",
+        "The mean over rows that may attend to n > 1 positions; 1 is uniform attention without a sink.",
     ),
     LayerMeasure("effective_rank", "Effective rank", "(sum of singular values)² / (sum of their squares), of a map."),
     LayerMeasure(
