@@ -74,6 +74,12 @@ def test_studies_are_listed_with_their_questions(attractor):
     assert "Does it run?" in out
 
 
+def test_files_above_the_studies_of_papers_are_no_studies(attractor):
+    _, out, err = attractor("study", "list", str(Path(__file__).parents[1] / "papers"))
+    assert "coupling-ablation.py" in out
+    assert "language.py" not in out + err
+
+
 def test_a_report_accepts_every_path_that_a_command_prints(tmp_path):
     """Criterion: the folder, its page, its record, its pool of runs, and a parent with no other study all name the
     study. A run inside names itself, and a parent of several studies names none."""
