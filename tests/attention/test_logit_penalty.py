@@ -87,7 +87,7 @@ def test_padding_does_not_count() -> None:
     for token, side in itertools.product((0, 7), ("left", "right")):
         padding = torch.full((1, 3), token)
         parts = [padding, row] if side == "left" else [row, padding]
-        real = torch.cat([part != padding[:, :1] if part is row else part < 0 for part in parts], dim=1)
+        real = torch.cat([torch.full_like(part, part is row, dtype=torch.bool) for part in parts], dim=1)
         found.append(model(torch.cat(parts, dim=1), real=real)[1])
     torch.testing.assert_close(torch.stack(found), torch.stack([model(row)[1]] * 4))
 

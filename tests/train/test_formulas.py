@@ -19,7 +19,7 @@ USERS = {
     "gates of coupling": RECIPES["fast-slow"].replace(attention="coupled-euler", zero_start=True, gate_lr=1e-2),
     "weight of penalties": RECIPES["sudoku"].replace(regularizer="spectral"),
     "orthogonal output": RECIPES["laptop"].replace(orthogonal_values=True),
-    "penalty on logits": RECIPES["laptop"].replace(z_loss=1e-3),
+    "penalty on logits": RECIPES["laptop"].replace(attention="standard:z_loss=1e-3"),
     "clip of solves": RECIPES["fast-slow"].replace(equilibrium="deq", qk_norm=False, qk_clip=100.0),
     "start of energies": RECIPES["sudoku"].replace(energy="multi"),
 }

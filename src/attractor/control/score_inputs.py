@@ -415,7 +415,7 @@ def _observe_call(name: str, module: nn.Module, query: Tensor, key: Tensor, mask
     q, k = query.detach(), key.detach()
     scaling = rest.get("scaling")
     scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    replaced: Any = dict(module.named_children()).get(REPLACEMENT)
+    replaced: Any = getattr(module, REPLACEMENT, None)
     if replaced is not None and isinstance(replaced.score, UniformScore):
         return
     if replaced is not None and replaced.own_scale is not None:

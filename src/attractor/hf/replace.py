@@ -308,7 +308,7 @@ def attend(
     **rest: Any,
 ) -> tuple[Tensor, None]:
     """Return the contexts, B T H V. Layers that keep their score have the function `sdpa`."""
-    replaced: Any = dict(module.named_children()).get(REPLACEMENT)
+    replaced: Any = getattr(module, REPLACEMENT, None)
     if replaced is None or replaced.score is None:
         from transformers import AttentionInterface
 

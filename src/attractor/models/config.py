@@ -205,6 +205,11 @@ class ModelConfig(PrintsChanges, ABC, Generic[Model]):
         return (self.attention_config,)
 
     @property
+    def penalises_logits(self) -> bool:
+        """Whether the loss contains the z_loss of a mechanism."""
+        return any(getattr(stage, "z_loss", 0.0) for mechanism in self.mechanisms for stage in mechanism.stages)
+
+    @property
     def own_code(self) -> list[Any]:
         """The classes and functions of the mechanisms that attractor does not define."""
         return [code for mechanism in self.mechanisms for code in mechanism.own_code]

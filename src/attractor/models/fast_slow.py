@@ -238,6 +238,7 @@ class FastSlow(LanguageModel):
     def build_core(self) -> None:
         config = self.config
         fast, slow = config.attention_config, config.slow_attention_config
+        self.slow_reads_more = isinstance(slow, AttentionConfig) and slow.project.reads_more
 
         def stack(attention: Mechanism, first: int, n: int) -> nn.ModuleList:
             indices = range(first, first + n)
@@ -299,9 +300,7 @@ class FastSlow(LanguageModel):
     ) -> tuple[Blocks, Rotation | None]:
         """Return the pooled blocks and the rotation of the slow path, which are the same in all rounds."""
         period, (batch, length) = self.config.pool_factor, x.shape[:2]
-        slow = self.config.slow_attention_config
-        reads_more = isinstance(slow, AttentionConfig) and slow.project.reads_more
-        if past is not None and placement.real is not None and reads_more:
+        if past is not None and placement.real is not None and self.slow_reads_more:
             rule = "False for padded texts where the slow path reads earlier blocks, which rows complete at other times"
             require(bool(placement.real.all()), "use_cache", rule, True, "leave out the cache, or the padding")
         blocks: Blocks

@@ -57,7 +57,7 @@ class LanguageModel(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.logit_softcap: float | None = None  # bound c on the logits, which become c tanh(logit / c)
-        self.penalises_logits = any(getattr(part, "z_loss", 0.0) for kind in config.mechanisms for part in kind.stages)
+        self.penalises_logits = config.penalises_logits
         self.activation_checkpointing = False
         # Operations whose results activation checkpointing keeps; None keeps nothing of a block.
         self.saved_ops: Callable[..., CheckpointPolicy] | None = None

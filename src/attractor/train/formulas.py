@@ -56,7 +56,7 @@ FORMULAS: dict[str, Formula] = {
     # 2: the output of attention with orthogonal values is an orthogonal matrix, too.
     "orthogonal output": Formula(2, lambda config: bool(getattr(config.model, "orthogonal_values", False))),
     # 2: rows of padding do not count in the penalty on logits.
-    "penalty on logits": Formula(2, lambda config: bool(getattr(config.model, "z_loss", 0.0))),
+    "penalty on logits": Formula(2, lambda config: config.model.penalises_logits),
 }
 
 

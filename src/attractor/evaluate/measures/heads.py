@@ -44,7 +44,7 @@ def softmax_maps(
 ) -> tuple[Float[Tensor, "H T S"], Bool[Tensor, "H T S"], Float[Tensor, "H T S"]]:
     """Return (1), where attention is allowed, and (2), for these heads of one sequence."""
     assert scored.q.shape[0] == 1
-    replaced: Any = dict(module.named_children()).get(REPLACEMENT)
+    replaced: Any = getattr(module, REPLACEMENT, None)
     module = module if replaced is None or replaced.score is None else replaced.score
     logits, allowed = (part[0] for part in scored.logits(heads))  # (1)
     capped = _biased(_capped(logits, module), scored.allowed, heads).masked_fill(~allowed, float("-inf"))
